@@ -1,0 +1,1 @@
+"""The chat-completions protocol over the wire: requests, replies, replay."""

@@ -1,0 +1,1 @@
+"""One module an engine family: its paths, its names and its error texts."""

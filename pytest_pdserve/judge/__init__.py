@@ -1,0 +1,1 @@
+"""Numbers to judgements: pure functions of data, no I/O."""

@@ -1,0 +1,1 @@
+"""Many chats at once."""

@@ -1,0 +1,1 @@
+"""Judgements to people and machines."""

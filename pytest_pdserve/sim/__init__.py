@@ -1,0 +1,1 @@
+"""A simulated prefill-decode deployment on loopback, with faults on request."""

@@ -1,0 +1,1 @@
+"""What is under test: an entry URL and the services behind it."""
