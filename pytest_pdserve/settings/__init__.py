@@ -2,7 +2,8 @@
 
 from pytest_pdserve.settings.address import LAYOUT, Layout
 from pytest_pdserve.settings.credential import Credential
-from pytest_pdserve.settings.settings import Settings, SettingsError, TlsFiles, load
+from pytest_pdserve.settings.file import SettingsError, did_you_mean, one_line
+from pytest_pdserve.settings.settings import Settings, TlsFiles, load
 from pytest_pdserve.settings.tables import Budgets, EngineName, Limits
 
 __all__ = [
@@ -15,5 +16,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "TlsFiles",
+    "did_you_mean",
     "load",
+    "one_line",
 ]

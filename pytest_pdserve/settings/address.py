@@ -85,9 +85,9 @@ def is_host(host: str, *, bracketed: bool = False) -> bool:
     return _is_ip(host, 4) if labels[-1].isdigit() else True
 
 
-def slug(url: str) -> str:
-    """A name for a URL that can be a folder's: `llm-07`, `10.0.0.7-8000`."""
-    _, _, rest = url.partition("://")
+def slug(address: str) -> str:
+    """A name for a host or URL that can be a folder's: `llm-07`, `10.0.0.7-8000`."""
+    rest = address.partition("://")[2] or address
     return re.sub(r"[^A-Za-z0-9._]+", "-", rest).strip("-.")[:64] or "target"
 
 
@@ -112,7 +112,7 @@ def _refuse_odd_characters(text: str) -> None:
 def _refuse_extras(text: str, parts: SplitResult) -> None:
     if "@" in parts.netloc:
         raise AddressError(
-            "carries a user name or password: name its variable with api_key_env in pdserve.toml"
+            "should carry no user name or password: a key's variable is named by api_key_env in pdserve.toml"
         )
     if "?" in text or "#" in text:
         raise AddressError("should have no query (?) and no fragment (#)")

@@ -121,7 +121,7 @@ def _forms(secret: str) -> Iterable[str]:
 def _base64_forms(secret: bytes) -> Iterable[str]:
     """What base64 makes of the secret at each of the three alignments that it can have within longer data.
 
-    Only characters that depend on nothing but the secret are taken, so the form is found whatever surrounds it.
+    Only characters that depend on nothing but the secret are taken: they are found whatever surrounds it.
     """
     for before in range(3):
         total = before + len(secret)

@@ -7,6 +7,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, fi
 
 from pytest_pdserve.settings.address import AddressError, base_url, is_host
 
+SIMULATION = "sim"
+"""The name of the embedded simulation, which no table can take."""
+
 EngineName = Literal["sglang", "vllm", "dynamo", "openai"]
 
 
@@ -31,9 +34,9 @@ class Table(BaseModel):
 class Tls(Table):
     """Files for https; paths are relative to the folder of pdserve.toml."""
 
-    ca: str | None = Field(None, description="certificates (PEM) to trust instead of the system's")
-    certificate: str | None = Field(None, description="our client certificate (PEM)")
-    key: str | None = Field(None, description="the client certificate's private key (PEM)")
+    ca: str | None = Field(default=None, description="certificates (PEM) to trust instead of the system's")
+    certificate: str | None = Field(default=None, description="our client certificate (PEM)")
+    key: str | None = Field(default=None, description="the client certificate's private key (PEM)")
 
     @model_validator(mode="after")
     def _key_needs_certificate(self) -> Self:
@@ -45,18 +48,20 @@ class Tls(Table):
 class Budgets(Table):
     """Upper limits in seconds that every probe's replies must keep unless a mark says otherwise."""
 
-    ttft: Seconds | None = Field(None, description="time to first token, seconds")
-    second_token: Seconds | None = Field(None, description="time to second token, seconds")
-    itl_p99: Seconds | None = Field(None, description="99th percentile of the gaps between tokens, seconds")
-    e2e: Seconds | None = Field(None, description="time until the answer is whole, seconds")
+    ttft: Seconds | None = Field(default=None, description="time to first token, seconds")
+    second_token: Seconds | None = Field(default=None, description="time to second token, seconds")
+    itl_p99: Seconds | None = Field(
+        default=None, description="99th percentile of the gaps between tokens, seconds"
+    )
+    e2e: Seconds | None = Field(default=None, description="time until the answer is whole, seconds")
 
 
 class Limits(Table):
     """What the run may not exceed on this target."""
 
-    max_concurrency: Count | None = Field(None, description="most requests at once")
-    max_prompt_tokens: Count | None = Field(None, description="longest prompt, tokens")
-    deadline: Seconds | None = Field(None, description="longest wait for one answer, seconds")
+    max_concurrency: Count | None = Field(default=None, description="most requests at once")
+    max_prompt_tokens: Count | None = Field(default=None, description="longest prompt, tokens")
+    deadline: Seconds | None = Field(default=None, description="longest wait for one answer, seconds")
 
 
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -81,19 +86,23 @@ class TargetTable(Table):
     """One `[targets.NAME]`."""
 
     entry: Url = Field(description="URL at which clients come in, base path included")
-    router: Url | None = Field(None, description="the router's URL, where it is not the entry itself")
-    prefill: list[Url] = Field([], description="URLs of the prefill servers")
-    decode: list[Url] = Field([], description="URLs of the decode servers")
-    engine: EngineName | None = Field(None, description="software family; found out when not given")
-    model: str | None = Field(None, min_length=1, description="model to ask for; else the first one offered")
+    router: Url | None = Field(default=None, description="the router's URL, where it is not the entry itself")
+    prefill: list[Url] = Field(default=[], description="URLs of the prefill servers")
+    decode: list[Url] = Field(default=[], description="URLs of the decode servers")
+    engine: EngineName | None = Field(default=None, description="software family; found out when not given")
+    model: str | None = Field(
+        default=None, min_length=1, description="model to ask for; else the first one offered"
+    )
     api_key_env: str | None = Field(
         None, description="name of the environment variable that holds the API key"
     )
-    headers: dict[str, SecretStr] = Field({}, description="further request headers; values are secrets")
-    send_key_to: list[str] = Field([], description="other hosts that may get the API key and headers")
-    tls: Tls = Field(Tls(), description="files for https: ca, certificate, key")
-    budgets: Budgets = Field(Budgets(), description="latency limits in seconds")
-    limits: Limits = Field(Limits(), description="what the run may not exceed")
+    headers: dict[str, SecretStr] = Field(
+        default={}, description="further request headers; values are secrets"
+    )
+    send_key_to: list[str] = Field(default=[], description="other hosts that may get the API key and headers")
+    tls: Tls = Field(default=Tls(), description="files for https: ca, certificate, key")
+    budgets: Budgets = Field(default=Budgets(), description="latency limits in seconds")
+    limits: Limits = Field(default=Limits(), description="what the run may not exceed")
     deterministic: bool = Field(
         False, description="whether the same greedy request always gets the same answer"
     )
@@ -136,7 +145,17 @@ class TargetTable(Table):
         return self
 
 
+def _target_name(name: str) -> str:
+    if name == SIMULATION:
+        raise ValueError("always means the simulation; take another name")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise ValueError("should be 1 to 64 letters, digits, . _ - and begin with a letter or digit")
+    return name
+
+
 class File(Table):
     """The whole pdserve.toml."""
 
-    targets: dict[str, TargetTable] = Field({}, description="a table [targets.NAME] for each deployment")
+    targets: dict[Annotated[str, AfterValidator(_target_name)], TargetTable] = Field(
+        default={}, description="a table [targets.NAME] for each deployment"
+    )

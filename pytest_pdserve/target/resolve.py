@@ -10,7 +10,7 @@ async def resolve(settings: Settings, client: httpx.AsyncClient) -> Target:
     """Ask the deployment what it is; takes 10 s at most.
 
     Raises TargetError, one line, for what a person must mend first: a host that does not exist, TLS failures,
-    missing rights, a model that is not served, a server of another kind. An entry that refuses or says nothing
-    is no such mistake: the target comes back with `unreachable` set.
+    missing rights, a model that is not served, a server of another kind. An entry that refuses or says
+    nothing is no such mistake: the target comes back with `unreachable` set.
     """
     raise NotImplementedError

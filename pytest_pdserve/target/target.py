@@ -58,7 +58,7 @@ class Target:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and strings."""
-        return dict(msgspec.to_builtins(self))
+        return msgspec.json.decode(msgspec.json.encode(self), type=dict[str, Any])
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Target":
