@@ -1,1 +1,31 @@
 """The chat-completions protocol over the wire: requests, replies, replay."""
+
+from pytest_pdserve.chat.client import DEADLINE, ChatClient, http_client
+from pytest_pdserve.chat.copying import COPY_MAX_TOKENS, Copying, first_code, new_copying, turn
+from pytest_pdserve.chat.reading import cut, error_text, read_reply
+from pytest_pdserve.chat.replay import curl
+from pytest_pdserve.chat.reply import Choice, Reply, ToolCall, Usage
+from pytest_pdserve.chat.request import ChatRequest, Message, chat_request, completion_request
+
+__all__ = [
+    "COPY_MAX_TOKENS",
+    "DEADLINE",
+    "ChatClient",
+    "ChatRequest",
+    "Choice",
+    "Copying",
+    "Message",
+    "Reply",
+    "ToolCall",
+    "Usage",
+    "chat_request",
+    "completion_request",
+    "curl",
+    "cut",
+    "error_text",
+    "first_code",
+    "http_client",
+    "new_copying",
+    "read_reply",
+    "turn",
+]

@@ -1,0 +1,106 @@
+"""Whether a probe's replies kept their latency budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAMES = {"ttft": "TTFT", "second_token": "second token", "itl_p99": "ITL p99", "e2e": "E2E"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBudget:
+    """Upper limits in seconds; None is no limit."""
+
+    ttft: float | None = None
+    second_token: float | None = None
+    itl_p99: float | None = None
+    e2e: float | None = None
+
+    def or_else(self, other: LatencyBudget) -> LatencyBudget:
+        """This budget, with `other`'s limits where it has none."""
+        return LatencyBudget(
+            **{
+                limit.name: _first(getattr(self, limit.name), getattr(other, limit.name))
+                for limit in fields(self)
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """One whole reply's times in seconds; None where it doesn't carry one."""
+
+    ttft: float | None
+    second_token: float | None
+    itl: tuple[float, ...]
+    e2e: float | None
+    client_lag: float = 0.0
+    """The longest that our own event loop was late meanwhile: all that the client can have added to a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrun:
+    """A limit that was not kept. Seconds."""
+
+    limit_name: str
+    limit: float
+    worst: float
+    over: int
+    """How many values were above the limit ..."""
+    of: int
+    """... of how many."""
+    client_may_explain: bool
+    """Whether our own lateness may account for every one of them: then the budget is neither kept nor broken."""
+
+    def __str__(self) -> str:
+        name = _NAMES[self.limit_name]
+        over = f"{self.over} of {self.of} over"
+        return f"{name} {_shown(self.worst)}, budget {_shown(self.limit)} ({over})"
+
+
+def judge_budget(replies: Sequence[Latencies], budget: LatencyBudget) -> tuple[Overrun, ...]:
+    """The limits of `budget` that `replies` did not keep, each with the worst value.
+
+    Every reply has to keep ttft, second_token and e2e; itl_p99 is over all gaps of all replies. A client that
+    is late makes times longer, never shorter: what was kept is kept, and an overrun counts against the
+    deployment only where it is larger than the client's own lag.
+    """
+    overruns = []
+    for name in ("ttft", "second_token", "e2e"):
+        pairs = [
+            (value, reply.client_lag) for reply in replies if (value := getattr(reply, name)) is not None
+        ]
+        overruns.append(_overrun(name, getattr(budget, name), pairs))
+    gaps = sorted((gap, reply.client_lag) for reply in replies for gap in reply.itl)
+    if gaps:
+        at_p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]
+        overruns.append(_overrun("itl_p99", budget.itl_p99, [at_p99]))
+    return tuple(overrun for overrun in overruns if overrun is not None)
+
+
+def _overrun(name: str, limit: float | None, values: Sequence[tuple[float, float]]) -> Overrun | None:
+    if limit is None:
+        return None
+    over = [(value, lag) for value, lag in values if value > limit]
+    if not over:
+        return None
+    return Overrun(
+        limit_name=name,
+        limit=limit,
+        worst=max(value for value, _ in over),
+        over=len(over),
+        of=len(values),
+        client_may_explain=all(value - lag <= limit for value, lag in over),
+    )
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
