@@ -1,6 +1,6 @@
 """pdserve.toml and the named target, read into `Settings`; the only reader of configuration."""
 
-from pytest_pdserve.settings.address import LAYOUT, Layout
+from pytest_pdserve.settings.address import LAYOUT, AddressError, Layout, authority, base_url
 from pytest_pdserve.settings.credential import Credential
 from pytest_pdserve.settings.file import SettingsError, did_you_mean, one_line
 from pytest_pdserve.settings.settings import Settings, TlsFiles, load
@@ -8,6 +8,7 @@ from pytest_pdserve.settings.tables import Budgets, EngineName, Limits
 
 __all__ = [
     "LAYOUT",
+    "AddressError",
     "Budgets",
     "Credential",
     "EngineName",
@@ -16,6 +17,8 @@ __all__ = [
     "Settings",
     "SettingsError",
     "TlsFiles",
+    "authority",
+    "base_url",
     "did_you_mean",
     "load",
     "one_line",

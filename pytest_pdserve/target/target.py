@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from pytest_pdserve.settings import one_line
+
 
 class Role(StrEnum):
     """What a service does for a request, in the order in which a request meets them."""
@@ -18,6 +20,9 @@ class Role(StrEnum):
 
 class TargetError(ValueError):
     """One line for people: why this target cannot be tested."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(one_line(line))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
