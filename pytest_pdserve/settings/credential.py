@@ -23,27 +23,33 @@ class Credential:
     least of all an address that a router announces.
     """
 
-    __slots__ = ("_api_key", "_entry", "_headers", "_hosts", "_origins")
+    __slots__ = ("_api_key", "_entry", "_headers", "_hosts", "_origins", "_pattern", "_variable")
 
     def __init__(
         self,
         *,
         api_key: SecretStr | None = None,
+        variable: str = "API_KEY",
         headers: Mapping[str, SecretStr] | None = None,
         entry: str | None = None,
         named: Iterable[str] = (),
         send_key_to: Iterable[str] = (),
     ) -> None:
+        """`variable` is the shell variable that stands for the API key where a request is shown."""
         self._api_key = api_key
         self._headers = dict(headers or {})
         self._entry = _origin(entry) if entry else None
         self._origins = frozenset(_origin(url) for url in named)
-        self._hosts = frozenset(host.lower().strip("[]") for host in send_key_to)
+        self._hosts = frozenset(host.lower() for host in send_key_to)
+        self._variable = variable
+        forms = {form for secret in self._secrets() for form in _forms(secret)}
+        longest_first = sorted(forms, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     @property
-    def has_key(self) -> bool:
-        """Whether there is an API key at all."""
-        return self._api_key is not None
+    def empty(self) -> bool:
+        """Whether there is neither an API key nor a header."""
+        return self._api_key is None and not self._headers
 
     def trusts(self, url: str) -> bool:
         """Whether the secrets may be sent to this URL."""
@@ -63,12 +69,18 @@ class Credential:
             headers["Authorization"] = f"Bearer {self._api_key.get_secret_value()}"
         return headers
 
+    def variables_for(self, url: str) -> dict[str, str]:
+        """What `headers_for` gives, with a shell variable in place of each secret."""
+        if not self.trusts(url):
+            return {}
+        headers = {name: f"${re.sub('[^A-Z0-9]', '_', name.upper())}" for name in self._headers}
+        if self._api_key is not None:
+            headers["Authorization"] = f"Bearer ${self._variable}"
+        return headers
+
     def mask(self, text: str) -> str:
         """The text with every secret value in it, plain or encoded, replaced by `•••`."""
-        forms = {form for secret in self._secrets() for form in _forms(secret)}
-        if not forms:
-            return text
-        return re.sub("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)), MASK, text)
+        return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def _secrets(self) -> Iterable[str]:
         if self._api_key is not None:
@@ -81,7 +93,7 @@ class Credential:
                 yield rest.strip()
 
     def __repr__(self) -> str:
-        return f"Credential(api_key={MASK if self.has_key else None}, headers={sorted(self._headers)})"
+        return f"Credential(api_key={MASK if self._api_key else None}, headers={sorted(self._headers)})"
 
     def __copy__(self) -> "Credential":
         return self

@@ -177,8 +177,10 @@ def _listed(
 
 
 def _credential(table: TargetTable, environ: Mapping[str, str]) -> Credential:
+    variable = table.api_key_env
     return Credential(
-        api_key=_api_key(table.api_key_env, environ) if table.api_key_env is not None else None,
+        api_key=_api_key(variable, environ) if variable is not None else None,
+        variable=variable or "API_KEY",
         headers=table.headers,
         entry=table.entry,
         named=[url for url in (table.entry, table.router, *table.prefill, *table.decode) if url is not None],

@@ -43,8 +43,8 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why the exchange did not complete, without secrets, in one line."""
-        return one_line(self.credential.mask(self.exchange.reason))
+        """Why the exchange did not complete, in one line."""
+        return one_line(self.exchange.reason)
 
     def shown(self) -> str:
         """The body for people: one line, cut, no secrets; an HTML page by its title."""
@@ -69,6 +69,16 @@ async def ask(client: httpx.AsyncClient, credential: Credential, url: str, *, de
     request = client.build_request("GET", url, headers=headers)
     done = await exchange(client, request, deadline=deadline, max_bytes=MAX_ANSWER)
     return Answer(exchange=done, json=_json(done), credential=credential)
+
+
+async def refuses_chat(
+    client: httpx.AsyncClient, credential: Credential, entry: str, *, deadline: float
+) -> bool:
+    """Whether the entry answers 401 or 403 to a chat request that is too empty to make it compute."""
+    url = f"{entry}/v1/chat/completions"
+    request = client.build_request("POST", url, headers=credential.headers_for(url), json={})
+    done = await exchange(client, request, deadline=deadline, max_bytes=MAX_ANSWER)
+    return done.status in (401, 403)
 
 
 def _json(done: Exchange) -> Any:
