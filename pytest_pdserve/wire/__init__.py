@@ -1,11 +1,13 @@
 """Bytes, stamped as they arrive: the httpx transport, timelines, exchanges and server-sent events."""
 
-from pytest_pdserve.wire.exchange import MAX_BYTES, Ending, Exchange, Outcome, exchange
+from pytest_pdserve.wire.exchange import MAX_BYTES, Exchange, Outcome, exchange
+from pytest_pdserve.wire.failures import Ending
+from pytest_pdserve.wire.pool import ConnectionLimits
 from pytest_pdserve.wire.sse import Event, EventStream, SseLimits, read_events
 from pytest_pdserve.wire.stamped import Stamped
 from pytest_pdserve.wire.timeline import Phase, Timeline
 from pytest_pdserve.wire.tls import tls_context
-from pytest_pdserve.wire.transport import ConnectionLimits, Transport
+from pytest_pdserve.wire.transport import Transport
 
 __all__ = [
     "MAX_BYTES",

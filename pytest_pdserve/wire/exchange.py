@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from pytest_pdserve.wire.failures import Ending
     from pytest_pdserve.wire.stamped import Stamped
     from pytest_pdserve.wire.timeline import Phase, Timeline
 
@@ -32,21 +33,6 @@ class Outcome(StrEnum):
     """What came back is not the protocol, not decodable, or too large."""
 
 
-class Ending(StrEnum):
-    """How the response's bytes ended on the wire."""
-
-    COMPLETE = "complete"
-    """The message's own framing said that it was over (or its status or method allows no body)."""
-    FIN = "FIN"
-    """The server closed the connection in order; for a body without length that is its regular end."""
-    RST = "RST"
-    """The connection was reset."""
-    OPEN = "open"
-    """The connection was still open when the exchange was given up: deadline, size limit, garbage."""
-    NONE = "none"
-    """There was no connection: the name, the port or the TLS handshake failed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
     """One request and what came back."""
@@ -57,7 +43,7 @@ class Exchange:
     reason: str
     """One line for people; empty when completed."""
     phase: Phase
-    """The phase that was being waited for when the exchange ended; `DONE` when the whole message was there."""
+    """The phase that was being waited for at the end; `DONE` when the whole message was there."""
     timeline: Timeline
     status: int | None
     headers: tuple[tuple[str, str], ...]

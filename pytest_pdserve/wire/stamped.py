@@ -33,6 +33,20 @@ class Stamped:
             self.times.append(at)
             self.ends.append(len(self.data))
 
+    def clear(self) -> None:
+        """Forget everything; the buffers themselves stay the same objects."""
+        self.data.clear()
+        del self.times[:]
+        del self.ends[:]
+
+    def copy(self) -> Stamped:
+        """An independent copy."""
+        other = Stamped()
+        other.data[:] = self.data
+        other.times.extend(self.times)
+        other.ends.extend(self.ends)
+        return other
+
     def time_of(self, offset: int) -> float:
         """When the byte at `offset` arrived, in monotonic seconds.
 

@@ -32,6 +32,8 @@ class Timeline:
     """
 
     started: float
+    admitted: float | None = None
+    """The pool handed out a connection, or the leave to open one."""
     resolved: float | None = None
     """The host's addresses were there."""
     connected: float | None = None
@@ -83,4 +85,14 @@ class Timeline:
         return {step: at - self.started for step, at in reached if at is not None}
 
 
-_STEPS: Final = ("resolved", "connected", "secured", "sent", "headers", "first_byte", "last_byte", "ended")
+_STEPS: Final = (
+    "admitted",
+    "resolved",
+    "connected",
+    "secured",
+    "sent",
+    "headers",
+    "first_byte",
+    "last_byte",
+    "ended",
+)
