@@ -1,0 +1,355 @@
+"""The engines: a prefill queue and a continuously batched decode, driven by a clock instead of a GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_pdserve.sim import kv
+from pytest_pdserve.sim.ask import Ask, AskError, Trouble
+from pytest_pdserve.sim.tokens import EOS, Detokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from pytest_pdserve.sim.faults import Strikes
+    from pytest_pdserve.sim.model import Model
+    from pytest_pdserve.sim.plan import Plan
+
+
+class Stage(StrEnum):
+    """Where a request stands inside an engine; engines show how many stand where as gauges."""
+
+    BOOTSTRAP = "bootstrap"
+    WAITING = "waiting"
+    RUNNING = "running"
+    INFLIGHT = "inflight"
+    PREALLOC = "prealloc"
+    TRANSFER = "transfer"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an engine has counted since it started, and how many requests stand in each stage."""
+
+    stages: Counter[Stage] = field(default_factory=Counter)
+    kv_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    aborted: int = 0
+    bootstrap_failed: int = 0
+    transfer_failed: int = 0
+
+
+class Seat:
+    """One request's place in its engine."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._stage: Stage | None = None
+
+    def move(self, stage: Stage | None) -> None:
+        """Go to a stage, or leave the engine."""
+        if self._stage is not None:
+            self._tally.stages[self._stage] -= 1
+        if stage is not None:
+            self._tally.stages[stage] += 1
+        self._stage = stage
+
+
+@contextmanager
+def seated(tally: Tally, tokens: int) -> Iterator[Seat]:
+    """Seat a request with its KV for as long as the context lasts, however it ends."""
+    seat = Seat(tally)
+    tally.kv_tokens += tokens
+    try:
+        yield seat
+    finally:
+        tally.kv_tokens -= tokens
+        seat.move(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One step of an answer: the text that may be shown and, at the end, why it ended.
+
+    `matched` is the stop string, or "" when the model itself ended the answer. Both counts are so far.
+    """
+
+    text: str
+    output_tokens: int
+    cached_tokens: int
+    finish: str | None = None
+    matched: str | None = None
+
+
+class _Engine:
+    """What both engines share."""
+
+    def __init__(self, plan: Plan, model: Model) -> None:
+        self.tally = Tally()
+        self._plan = plan
+        self._timing = plan.timing
+        self._model = model
+        self._wake = asyncio.Event()
+        self._first = True
+
+    async def _work(self, seconds: float) -> None:
+        """Let simulated time pass; the first work after a start also sets the engine up."""
+        if self._first:
+            self._first = False
+            seconds += self._timing.first_request_s
+        await asyncio.sleep(seconds * self._plan.time_scale)
+
+    def check(self, ask: Ask) -> None:
+        """Refuse what can't be served, before any of it is worked on. Raises AskError."""
+        if ask.bootstrap_room is None or ask.bootstrap_host is None or ask.bootstrap_port is None:
+            raise AskError(Trouble.NO_ROOM, "Disaggregated request received without bootstrap room id.")
+        limit = self._plan.context_tokens
+        if len(ask.prompt) >= limit:
+            raise AskError(
+                Trouble.TOO_LONG,
+                f"The input ({len(ask.prompt)} tokens) is longer than the model's context length ({limit} tokens).",
+            )
+        total = len(ask.prompt) + (ask.max_tokens or 0)
+        if total > limit:
+            raise AskError(
+                Trouble.TOO_LONG,
+                f"Requested token count exceeds the model's maximum context length of {limit} tokens. "
+                f"You requested a total of {total} tokens: {len(ask.prompt)} tokens from the input messages and "
+                f"{ask.max_tokens} tokens for the completion.",
+            )
+
+
+@dataclass(slots=True)
+class _Prompt:
+    ask: Ask
+    seat: Seat
+    computed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class PrefillEngine(_Engine):
+    """Computes prompts one after another in chunks and hands each over to whoever claims its room."""
+
+    def __init__(self, plan: Plan, model: Model) -> None:
+        super().__init__(plan, model)
+        timing, scale = plan.timing, plan.time_scale
+        self._timeout_s = timing.bootstrap_timeout_s
+        self.depot = kv.Depot(
+            timing.transfer_latency_s * scale, timing.transfer_tokens_per_s / scale, self._timeout_s
+        )
+        self._queue: deque[_Prompt] = deque()
+
+    async def prefill(self, ask: Ask) -> Output:
+        """Compute a prompt and hand its KV over. Returns when decode has it.
+
+        The request must have passed `check`. Raises AskError.
+        """
+        assert ask.bootstrap_room is not None
+        async with self.depot.room(ask.bootstrap_room) as room:
+            with seated(self.tally, len(ask.prompt)) as seat:
+                seat.move(Stage.BOOTSTRAP)
+                await self._claimed(room, ask)
+                prompt = _Prompt(ask, seat)
+                seat.move(Stage.WAITING)
+                self._queue.append(prompt)
+                self._wake.set()
+                try:
+                    await prompt.computed.wait()
+                finally:
+                    if prompt in self._queue:
+                        self._queue.remove(prompt)
+                return await self._hand_over(room, ask, seat)
+
+    async def _claimed(self, room: kv.Room, ask: Ask) -> None:
+        try:
+            await asyncio.wait_for(room.claimed.wait(), self._timeout_s)
+        except TimeoutError:
+            self.tally.bootstrap_failed += 1
+            raise AskError(
+                Trouble.TRANSFER,
+                f"Prefill bootstrap failed for request bootstrap_room={ask.bootstrap_room}: "
+                f"timed out after {self._timeout_s:g}s in KVPoll.Bootstrapping",
+            ) from None
+
+    async def _hand_over(self, room: kv.Room, ask: Ask, seat: Seat) -> Output:
+        seat.move(Stage.INFLIGHT)
+        first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
+        room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
+        try:
+            await asyncio.wait_for(asyncio.shield(room.outcome), self._timeout_s)
+        except (kv.TransferError, TimeoutError) as error:
+            self.tally.transfer_failed += 1
+            raise AskError(
+                Trouble.TRANSFER,
+                f"Prefill transfer failed for request bootstrap_room={ask.bootstrap_room}: "
+                f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
+            ) from None
+        self.tally.prompt_tokens += len(ask.prompt)
+        self.tally.requests += 1
+        text = Detokenizer().feed(first)
+        return Output(text, output_tokens=1, cached_tokens=0, finish="length")
+
+    async def run(self) -> None:
+        """The scheduler: never returns."""
+        timing = self._timing
+        while True:
+            await self._wake.wait()
+            while self._queue:
+                prompt = self._queue.popleft()
+                prompt.seat.move(Stage.RUNNING)
+                left = len(prompt.ask.prompt)
+                while left > 0:
+                    chunk = min(left, timing.prefill_chunk_tokens)
+                    await self._work(timing.prefill_overhead_s + chunk / timing.prefill_tokens_per_s)
+                    left -= chunk
+                prompt.computed.set()
+            self._wake.clear()
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer under way in the decode batch."""
+
+    ask: Ask
+    tokens: Iterator[bytes]
+    cached_tokens: int
+    limit: int
+    detokenizer: Detokenizer
+    seat: Seat
+    outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
+    count: int = 0
+
+    def step(self) -> bool:
+        """Produce one token; True when it was the last."""
+        ended = self._advance(next(self.tokens))
+        if ended:
+            self.seat.move(None)
+        return ended
+
+    def _advance(self, piece: bytes) -> bool:
+        ask = self.ask
+        self.count += 1
+        if piece == EOS and not ask.ignore_eos and self.count >= ask.min_tokens:
+            self._put(self.detokenizer.finish(), "stop", "")
+            return True
+        text = self.detokenizer.feed(piece)
+        if self.detokenizer.matched is not None:
+            self._put(text, "stop", self.detokenizer.matched)
+        elif self.count >= self.limit:
+            self._put(text + self.detokenizer.finish(), "length", None)
+        else:
+            self._put(text, None, None)
+            return False
+        return True
+
+    def _put(self, text: str, finish: str | None, matched: str | None) -> None:
+        self.outputs.put_nowait(Output(text, self.count, self.cached_tokens, finish, matched))
+
+
+class DecodeEngine(_Engine):
+    """Takes KV over from a prefill and continues it, all running requests one token a step."""
+
+    def __init__(self, plan: Plan, model: Model) -> None:
+        super().__init__(plan, model)
+        self._timeout_s = plan.timing.bootstrap_timeout_s
+        self._arrived: deque[_Answer] = deque()
+        self._batch: list[_Answer] = []
+        self.first_token_s: deque[float] = deque(maxlen=1000)
+
+    async def decode(self, ask: Ask, strikes: Strikes) -> AsyncGenerator[Output, None]:
+        """Yield an answer step by step, the first after the KV has come over.
+
+        The request must have passed `check`. Raises AskError.
+        """
+        began = time.monotonic()
+        with seated(self.tally, len(ask.prompt)) as seat:
+            seat.move(Stage.PREALLOC)
+            handoff = await self._pull(ask, seat)
+            await strikes.before_first_token()
+            answer = self._begin(ask, handoff, seat)
+            try:
+                while True:
+                    output = await answer.outputs.get()
+                    if output.output_tokens == 1:
+                        self.first_token_s.append(time.monotonic() - began)
+                    yield output
+                    if output.finish is not None:
+                        break
+            finally:
+                self._end(answer)
+
+    async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
+        assert ask.bootstrap_host is not None
+        assert ask.bootstrap_port is not None
+        assert ask.bootstrap_room is not None
+        seat.move(Stage.TRANSFER)
+        try:
+            return await kv.pull(ask.bootstrap_host, ask.bootstrap_port, ask.bootstrap_room, self._timeout_s)
+        except kv.TransferError as error:
+            self.tally.transfer_failed += 1
+            raise AskError(
+                Trouble.TRANSFER,
+                f"Decode transfer failed for request bootstrap_room={ask.bootstrap_room}: "
+                f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
+            ) from None
+
+    def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat) -> _Answer:
+        context = handoff.context
+        answer = _Answer(
+            ask=ask,
+            tokens=_handed_on(
+                handoff.first, self._model.generate(context, talkative=ask.max_tokens is not None)
+            ),
+            cached_tokens=handoff.cached_tokens,
+            limit=ask.max_tokens or self._plan.context_tokens - len(context),
+            detokenizer=Detokenizer(ask.stops),
+            seat=seat,
+        )
+        self.tally.prompt_tokens += len(ask.prompt)
+        self.tally.cached_tokens += handoff.cached_tokens
+        seat.move(Stage.WAITING)
+        self._arrived.append(answer)
+        self._wake.set()
+        return answer
+
+    def _end(self, answer: _Answer) -> None:
+        self.tally.kv_tokens -= answer.count
+        if answer in self._batch:
+            self._batch.remove(answer)
+            self.tally.aborted += 1
+        elif answer in self._arrived:
+            self._arrived.remove(answer)
+            self.tally.aborted += 1
+        else:
+            self.tally.requests += 1
+
+    async def run(self) -> None:
+        """The scheduler: never returns."""
+        timing = self._timing
+        while True:
+            await self._wake.wait()
+            while self._arrived or self._batch:
+                while self._arrived:
+                    answer = self._arrived.popleft()
+                    answer.seat.move(Stage.RUNNING)
+                    self._batch.append(answer)
+                await self._work(timing.decode_step_s + timing.decode_step_per_request_s * len(self._batch))
+                self.tally.output_tokens += len(self._batch)
+                self.tally.kv_tokens += len(self._batch)
+                self._batch = [answer for answer in self._batch if not answer.step()]
+            self._wake.clear()
+
+
+def _handed_on(first: bytes, tokens: Iterator[bytes]) -> Iterator[bytes]:
+    """An answer whose first token is the one prefill made."""
+    next(tokens)
+    yield first
+    yield from tokens

@@ -1,0 +1,73 @@
+"""The workers' /metrics: read from the engine's tally when scraped, so that tokens cost nothing extra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from pytest_pdserve.sim.engine import Stage, Tally
+from pytest_pdserve.sim.plan import Plan, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFILL_GAUGES = {
+    "num_prefill_bootstrap_queue_reqs": Stage.BOOTSTRAP,
+    "num_prefill_inflight_queue_reqs": Stage.INFLIGHT,
+}
+_DECODE_GAUGES = {
+    "num_decode_prealloc_queue_reqs": Stage.PREALLOC,
+    "num_decode_transfer_queue_reqs": Stage.TRANSFER,
+}
+
+
+def queue_depths(tally: Tally, role: Role) -> dict[str, int]:
+    """SGLang's names for how many requests stand in each of a role's queues."""
+    own = _PREFILL_GAUGES if role is Role.PREFILL else _DECODE_GAUGES
+    stages = {"num_running_reqs": Stage.RUNNING, "num_queue_reqs": Stage.WAITING, **own}
+    return {name: tally.stages[stage] for name, stage in stages.items()}
+
+
+class SglangCollector:
+    """SGLang's metric families (0.5.x names and labels) for one worker."""
+
+    def __init__(self, plan: Plan, role: Role, tally: Tally) -> None:
+        self._plan = plan
+        self._role = role
+        self._tally = tally
+        labels = {"engine_type": str(role), "model_name": plan.model}
+        self._labels = labels | {"moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"}
+        self._short_labels = labels
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family with its present value."""
+        tally = self._tally
+        gauges: dict[str, float] = {**queue_depths(tally, self._role)}
+        gauges["num_used_tokens"] = tally.kv_tokens
+        gauges["token_usage"] = tally.kv_tokens / self._plan.kv_tokens
+        gauges["max_total_num_tokens"] = self._plan.kv_tokens
+        gauges["num_retracted_reqs"] = 0
+        for name, value in gauges.items():
+            gauge = GaugeMetricFamily(f"sglang:{name}", name, labels=list(self._labels))
+            gauge.add_metric(list(self._labels.values()), value)
+            yield gauge
+        counters = {
+            "num_bootstrap_failed_reqs": tally.bootstrap_failed,
+            "num_transfer_failed_reqs": tally.transfer_failed,
+        }
+        for name, value in counters.items():
+            failures = CounterMetricFamily(f"sglang:{name}", name, labels=list(self._labels))
+            failures.add_metric(list(self._labels.values()), value)
+            yield failures
+        totals = {
+            "prompt_tokens": tally.prompt_tokens,
+            "generation_tokens": tally.output_tokens,
+            "cached_tokens": tally.cached_tokens,
+            "num_requests": tally.requests,
+            "num_aborted_requests": tally.aborted,
+        }
+        for name, value in totals.items():
+            total = CounterMetricFamily(f"sglang:{name}", name, labels=list(self._short_labels))
+            total.add_metric(list(self._short_labels.values()), value)
+            yield total

@@ -1,0 +1,159 @@
+"""A toy language model that is honest about being one.
+
+It sees nothing but the tokens of its context and can continue a pattern of examples, copy what it is told to
+copy, and recall a fact that stands in its context. Anything else gets a fixed sentence. Temperature and
+sampling do not exist for it: the same context always gives the same answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import zlib
+from typing import TYPE_CHECKING
+
+from pytest_pdserve.sim.plan import Skill
+from pytest_pdserve.sim.tokens import EOS, cut, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_FILLER = (
+    "I am a toy model of a simulated deployment: I copy, I recall, and otherwise I say this.",
+    " A river runs from the hills to the sea, and every stone in it has been somewhere else before.",
+    " Counting helps: one, two, three, four, five, six, seven, eight, nine, ten.",
+)
+_LABELLED = re.compile(r"(?i)\b(?:code|nonce|word|token|number|key|id|marker)\b[^:\n]{0,40}:\s*(\S+)")
+_TOLD = re.compile(
+    r"(?i)\b(?:repeat|copy|say|reply|answer|respond|write|echo|return)\b[^:\n]*:\s*(.+)$", re.S
+)
+_QUOTED = re.compile(
+    r"(?i)\b(?:repeat|copy|say|reply|answer|respond|write|echo|return)\b[^\"'`\n]*[\"'`]([^\"'`\n]+)[\"'`]"
+)
+_FACT = re.compile(r"(?i)^(.{1,80}?)(?:\s+(?:is|was|are|equals|=)\s+|\s*[:=]\s*)(.{1,60}?)$")
+_WORD = re.compile(r"\w+")
+_SMALL_WORDS = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "my",
+        "your",
+        "our",
+        "is",
+        "was",
+        "are",
+        "what",
+        "which",
+        "who",
+        "tell",
+        "me",
+        "please",
+        "remember",
+        "that",
+        "this",
+        "it",
+        "of",
+        "for",
+        "in",
+        "to",
+        "do",
+        "you",
+        "i",
+        "repeat",
+        "recall",
+        "give",
+        "now",
+        "only",
+        "with",
+        "just",
+        "again",
+        "name",
+        "note",
+        "and",
+    ]
+)
+
+
+class Model:
+    """The toy model under one skill and seed."""
+
+    def __init__(self, skill: Skill, seed: int) -> None:
+        self._skill = skill
+        self._seed = seed
+
+    def generate(self, context: Sequence[bytes], *, talkative: bool) -> Iterator[bytes]:
+        """Yield the answer's tokens without end: first what the model has to say, then EOS, then filler.
+
+        A talkative model that has nothing to copy or recall never comes to EOS, so that an answer is as long
+        as its token limit. Whoever consumes the tokens decides where to stop: at EOS, or beyond it.
+        """
+        if self._skill is Skill.NONE:
+            yield from self._babble(context)
+        answer = self._answer(context)
+        if answer is not None or not talkative:
+            yield from cut(answer or _FILLER[0])
+            yield EOS
+        yield from itertools.cycle(piece for sentence in _FILLER for piece in cut(sentence))
+
+    def _babble(self, context: Sequence[bytes]) -> Iterator[bytes]:
+        source = random.Random(zlib.crc32(b"".join(context), self._seed))
+        while True:
+            yield b" " + bytes(source.choices(b"abcdefghijklmnopqrstuvwxyz", k=source.randint(1, 4)))
+
+    def _answer(self, context: Sequence[bytes]) -> str | None:
+        spoken = turns(context)
+        if spoken and spoken[-1] == ("assistant", ""):
+            spoken.pop()
+        asked = next((text for role, text in reversed(spoken) if role != "assistant"), "")
+        if spoken and spoken[-1][0] == "":
+            return _labelled(asked.rstrip().splitlines()[-1] if asked.strip() else "") or _recall(
+                asked, [asked]
+            )
+        before = spoken[:-1]
+        return (
+            _by_example(before, asked)
+            or _told(asked)
+            or _labelled(asked)
+            or _recall(asked, [text for role, text in before if role != "assistant"])
+        )
+
+
+def _by_example(before: Sequence[tuple[str, str]], asked: str) -> str | None:
+    """Continue `user: <head>X<tail>`, `assistant: X` for the last user message, if it has that form."""
+    for (role, text), (next_role, answer) in zip(reversed(before[:-1]), reversed(before[1:]), strict=True):
+        if role != "user" or next_role != "assistant" or not answer.strip():
+            continue
+        head, found, tail = text.partition(answer.strip())
+        if found and asked.startswith(head) and asked.endswith(tail) and len(asked) > len(head) + len(tail):
+            return asked[len(head) : len(asked) - len(tail)].strip()
+    return None
+
+
+def _told(asked: str) -> str | None:
+    """What the message says literally should be said, in quotes or after a colon."""
+    match = _QUOTED.search(asked) or _TOLD.search(asked)
+    return match[1].strip() if match else None
+
+
+def _labelled(asked: str) -> str | None:
+    """The token after a label such as "code:"."""
+    match = _LABELLED.search(asked)
+    return match[1].strip("\"'`.,;") if match else None
+
+
+def _recall(asked: str, texts: Sequence[str]) -> str | None:
+    """The latest fact ("<words> is <value>") whose words share most with the question, and at least one."""
+    wanted = {word for word in _WORD.findall(asked.lower()) if word not in _SMALL_WORDS}
+    best: tuple[int, str] | None = None
+    for text in texts:
+        for sentence in re.split(r"[.!?;\n]\s*", text):
+            fact = _FACT.match(sentence.strip())
+            if fact is None:
+                continue
+            words = {word for word in _WORD.findall(fact[1].lower()) if word not in _SMALL_WORDS}
+            shared = len(words & wanted)
+            if words and shared * 2 >= len(words) and (best is None or shared >= best[0]):
+                best = (shared, fact[2].strip("\"'` "))
+    return best[1] if best else None

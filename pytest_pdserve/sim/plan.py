@@ -1,0 +1,84 @@
+"""What a simulated deployment consists of: plain data, handed from process to process as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Dialect(StrEnum):
+    """The engine family whose wire behaviour is simulated."""
+
+    SGLANG = "sglang"
+
+
+class Role(StrEnum):
+    """What one process of the deployment does."""
+
+    ROUTER = "router"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Skill(StrEnum):
+    """What the toy model can do: copy and recall from its context, or nothing but random text."""
+
+    COPY = "copy"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The clock of the simulated engines; every time but the timeout is multiplied by the plan's time scale.
+
+    The defaults are those of a small, fast model: eight tokens after a short prompt take about 20 ms.
+    """
+
+    prefill_tokens_per_s: float = 200_000.0
+    prefill_overhead_s: float = 0.001
+    prefill_chunk_tokens: int = 8192
+    transfer_latency_s: float = 0.001
+    transfer_tokens_per_s: float = 2_000_000.0
+    decode_step_s: float = 0.002
+    decode_step_per_request_s: float = 0.00002
+    first_request_s: float = 0.03
+    bootstrap_timeout_s: float = 300.0
+    """SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT default to 300 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process of the deployment and where it listens. Only a prefill has a bootstrap port."""
+
+    name: str
+    role: Role
+    port: int
+    bootstrap_port: int | None = None
+
+    @property
+    def url(self) -> str:
+        """The service's base URL, without a trailing slash."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A whole deployment. `faults` are texts as `pytest_pdserve.sim.faults` reads them."""
+
+    dialect: Dialect = Dialect.SGLANG
+    model: str = "pdserve-toy"
+    skill: Skill = Skill.COPY
+    seed: int = 0
+    time_scale: float = 1.0
+    prefill: int = 1
+    decode: int = 1
+    faults: tuple[str, ...] = ()
+    context_tokens: int = 32_768
+    kv_tokens: int = 400_000
+    timing: Timing = field(default_factory=Timing)
+    services: tuple[Service, ...] = ()
+    """Filled in by whoever binds the ports."""
+
+    def of(self, role: Role) -> tuple[Service, ...]:
+        """The services of one role, in order."""
+        return tuple(service for service in self.services if service.role is role)

@@ -1,0 +1,166 @@
+"""How SGLang workers speak: bodies, chunks and errors, as SGLang 0.5.x sends them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pytest_pdserve.sim.ask import Ask, AskError, Surface, Trouble
+from pytest_pdserve.sim.tokens import EOS_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_pdserve.sim.engine import Output
+    from pytest_pdserve.sim.plan import Plan, Role
+
+VERSION = "0.5.10"
+_STATUS = {Trouble.TRANSFER: HTTPStatus.INTERNAL_SERVER_ERROR}
+_TYPES = {Trouble.MALFORMED: "Bad Request", Trouble.TRANSFER: "InternalServerError"}
+DONE = b"data: [DONE]\n\n"
+
+
+def event(body: Mapping[str, Any]) -> bytes:
+    """One server-sent event with a JSON body."""
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def error_body(error: AskError) -> tuple[int, dict[str, Any]]:
+    """Status and JSON body of a refused request."""
+    status = _STATUS.get(error.trouble, HTTPStatus.BAD_REQUEST)
+    kind = _TYPES.get(error.trouble, "BadRequestError")
+    detail = error.detail
+    if error.trouble is Trouble.MALFORMED:
+        detail = f"1 validation error:\n  {{'type': 'json_invalid', 'loc': ('body', 0), 'msg': '{detail}'}}"
+    if error.trouble is Trouble.NO_ROOM:
+        detail = f"Invalid request: {detail}"
+    return status, {"object": "error", "message": detail, "type": kind, "param": None, "code": int(status)}
+
+
+def error_event(error: AskError) -> bytes:
+    """The event that carries an error once the stream's headers have gone out."""
+    return event({"error": error_body(error)[1]})
+
+
+def _matched(output: Output) -> int | str | None:
+    return EOS_ID if output.matched == "" else output.matched
+
+
+def _usage(ask: Ask, output: Output) -> dict[str, Any]:
+    return {
+        "prompt_tokens": len(ask.prompt),
+        "total_tokens": len(ask.prompt) + output.output_tokens,
+        "completion_tokens": output.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": output.cached_tokens} if output.cached_tokens else None,
+        "reasoning_tokens": 0,
+    }
+
+
+class Writer:
+    """Writes one answer as SGLang does: a chunk for each token, or one body."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._chat = ask.surface is Surface.CHAT
+        kind = "chat.completion" if self._chat else "text_completion"
+        self._head = {
+            "id": uuid.uuid4().hex,
+            "object": f"{kind}.chunk" if self._chat and ask.stream else kind,
+            "created": int(time.time()),
+            "model": ask.model,
+        }
+
+    def opening(self) -> bytes:
+        """The first event of a stream: the role, before any text."""
+        return self._chunk({"role": "assistant", "content": ""}) if self._chat else b""
+
+    def chunk(self, output: Output) -> bytes:
+        """The events for one step: its text if it has any, then the reason if the answer ended."""
+        text = self._text(output.text) if output.text else b""
+        if output.finish is None:
+            return text
+        end: dict[str, Any] = {"content": None} if self._chat else {"text": ""}
+        closing = self._chunk(end, output.finish, _matched(output))
+        usage = event({**self._head, "choices": [], "usage": _usage(self._ask, output)})
+        return text + closing + (usage if self._ask.include_usage else b"") + DONE
+
+    def whole(self, text: str, output: Output) -> dict[str, Any]:
+        """The body of an unstreamed answer."""
+        message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
+        choice: dict[str, Any] = {"index": 0}
+        choice |= {"message": message} if self._chat else {"text": text}
+        choice |= {"logprobs": None, "finish_reason": output.finish, "matched_stop": _matched(output)}
+        metadata = {"weight_version": "default"}
+        return {**self._head, "choices": [choice], "usage": _usage(self._ask, output), "metadata": metadata}
+
+    def _text(self, text: str) -> bytes:
+        return self._chunk({"content": text} if self._chat else {"text": text})
+
+    def _chunk(
+        self, part: Mapping[str, Any], finish: str | None = None, matched: int | str | None = None
+    ) -> bytes:
+        choice: dict[str, Any] = {"index": 0}
+        if self._chat:
+            empty = {"role": None, "content": None, "reasoning_content": None, "tool_calls": None}
+            choice["delta"] = {**empty, **part}
+        else:
+            choice |= part
+        choice |= {"logprobs": None, "finish_reason": finish, "matched_stop": matched}
+        return event({**self._head, "choices": [choice], "usage": None})
+
+
+def server_info(plan: Plan, role: Role) -> dict[str, Any]:
+    """/server_info: the launch arguments and a few figures."""
+    return {
+        "model_path": f"/models/{plan.model}",
+        "tokenizer_path": f"/models/{plan.model}",
+        "served_model_name": plan.model,
+        "disaggregation_mode": str(role),
+        "disaggregation_transfer_backend": "mooncake",
+        "context_length": plan.context_tokens,
+        "tp_size": 1,
+        "dp_size": 1,
+        "pp_size": 1,
+        "load_balance_method": "round_robin",
+        "page_size": 64,
+        "max_total_num_tokens": plan.kv_tokens,
+        "max_running_requests": 256,
+        "chunked_prefill_size": plan.timing.prefill_chunk_tokens,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "status": "ready",
+        "version": VERSION,
+    }
+
+
+def model_info(plan: Plan) -> dict[str, Any]:
+    """/model_info and the older /get_model_info."""
+    return {
+        "model_path": f"/models/{plan.model}",
+        "tokenizer_path": f"/models/{plan.model}",
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": "default",
+        "has_image_understanding": False,
+        "has_audio_understanding": False,
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+    }
+
+
+def models(plan: Plan) -> dict[str, Any]:
+    """A worker's /v1/models."""
+    card = {
+        "id": plan.model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "sglang",
+        "root": plan.model,
+        "parent": None,
+        "max_model_len": plan.context_tokens,
+    }
+    return {"object": "list", "data": [card]}
