@@ -63,15 +63,15 @@ def read(path: Path) -> File:
 
 
 def _text(path: Path) -> str:
+    if "\0" in str(path):
+        raise SettingsError("the settings file's path contains a NUL character")
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise SettingsError(f"{path}: is not a regular file")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        regular = stat.S_ISREG(path.stat().st_mode)
+        data = _head(path) if regular else b""
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({(error.strerror or 'error').lower()})") from None
-    except ValueError:
-        raise SettingsError("the settings file's path contains a NUL character") from None
+    if not regular:
+        raise SettingsError(f"{path}: is not a regular file")
     if len(data) > MAX_BYTES:
         raise SettingsError(f"{path}: is larger than 256 KiB")
     try:
@@ -79,6 +79,11 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise SettingsError(f"{path}:{line}: is not UTF-8 text (byte {error.start})") from None
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> str:
@@ -118,7 +123,7 @@ def _explain(problem: "ErrorDetails") -> str:
         case "value_error":
             saying, meaning = str(problem["ctx"]["error"]), ""
         case kind:
-            saying = _SAYINGS.get(kind) or problem["msg"].replace("Input should", "should")
+            saying = _SAYINGS.get(kind) or re.sub("^(Input|String) should", "should", problem["msg"])
             field = _model(above).model_fields.get(last)
             meaning = f" ({field.description})" if field is not None else ""
     if last == "[key]":
