@@ -56,7 +56,6 @@ class ResponseReader:
         "_quiet_bytes",
         "_seen",
         "_taken",
-        "_until_close",
         "body",
         "complete",
         "error",
@@ -65,6 +64,7 @@ class ResponseReader:
         "on_body",
         "timeline",
         "trailers",
+        "until_close",
     )
 
     def __init__(self, timeline: Timeline, *, method: str) -> None:
@@ -79,7 +79,8 @@ class ResponseReader:
         self._limit = sys.maxsize
         self.on_body = self.body.data.extend
         self._bodyless = method == "HEAD"
-        self._until_close = False
+        self.until_close = False
+        """The body has no length: it ends when the server closes the connection."""
         self._final = 0
         self._fields: list[tuple[bytes, bytes]] = []
         self._phrase = b""
@@ -132,7 +133,7 @@ class ResponseReader:
         """The server closed the connection (or its half of it) in order."""
         if self.over:
             return
-        if self.head is not None and self._until_close:
+        if self.head is not None and self.until_close:
             self.complete = True
             self.timeline.ended = at
         else:
@@ -221,7 +222,7 @@ class ResponseReader:
                 encodings += [token.strip().lower() for token in value.split(b",")]
         if encodings not in ([], [b"chunked"]) and not self._bodyless:
             raise _Unsupported(f"transfer encoding {shown(b', '.join(encodings))} is not supported")
-        self._until_close = not sized and not encodings
+        self.until_close = not sized and not encodings
 
     def _whole(self) -> None:
         self.complete = True
