@@ -1,7 +1,14 @@
 """The chat-completions protocol over the wire: requests, replies, replay."""
 
 from pytest_pdserve.chat.client import DEADLINE, ChatClient, http_client
-from pytest_pdserve.chat.copying import COPY_MAX_TOKENS, Copying, first_code, new_copying, turn
+from pytest_pdserve.chat.copying import (
+    COPY_MAX_TOKENS,
+    COPY_PROMPT_TOKENS,
+    Copying,
+    first_code,
+    new_copying,
+    turn,
+)
 from pytest_pdserve.chat.reading import cut, error_text, read_reply
 from pytest_pdserve.chat.replay import curl
 from pytest_pdserve.chat.reply import Choice, Reply, ToolCall, Usage
@@ -9,6 +16,7 @@ from pytest_pdserve.chat.request import ChatRequest, Message, chat_request, comp
 
 __all__ = [
     "COPY_MAX_TOKENS",
+    "COPY_PROMPT_TOKENS",
     "DEADLINE",
     "ChatClient",
     "ChatRequest",

@@ -20,6 +20,8 @@ EXAMPLES = 3
 DIGITS = 6
 COPY_MAX_TOKENS = 16
 """Enough for six digits where each is a token of its own, and for what a chat template adds."""
+COPY_PROMPT_TOKENS = 400
+"""The most that one such conversation's prompt can have: seven messages of at most twelve bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +40,6 @@ class Copying:
     def copied(self, text: str) -> bool:
         """Whether `text` is an answer with the asked code first."""
         return first_code(text) == self.code
-
-    def mistake(self, text: str) -> str:
-        """What stands in `text` instead of the code, in words."""
-        found = first_code(text)
-        if found in self.examples:
-            return f"{found}, which is the code of an example"
-        return f"{found!r}" if found else f"{text[:40]!r}"
 
 
 def turn(asked: str, answered: str) -> list[Message]:

@@ -1,7 +1,9 @@
 """Bytes, stamped as they arrive: the httpx transport, timelines, exchanges and server-sent events."""
 
+from pytest_pdserve.wire.bridge import BridgeTransport
 from pytest_pdserve.wire.exchange import MAX_BYTES, Exchange, Outcome, exchange
 from pytest_pdserve.wire.failures import Ending
+from pytest_pdserve.wire.loop import LoopThread
 from pytest_pdserve.wire.pool import ConnectionLimits
 from pytest_pdserve.wire.sse import Event, EventStream, SseLimits, read_events
 from pytest_pdserve.wire.stamped import Stamped
@@ -11,11 +13,13 @@ from pytest_pdserve.wire.transport import Transport
 
 __all__ = [
     "MAX_BYTES",
+    "BridgeTransport",
     "ConnectionLimits",
     "Ending",
     "Event",
     "EventStream",
     "Exchange",
+    "LoopThread",
     "Outcome",
     "Phase",
     "SseLimits",

@@ -1,0 +1,68 @@
+"""Whether answers are right, judged so that a weak model is never held against a deployment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_pdserve.chat import COPY_MAX_TOKENS, cut, first_code
+from pytest_pdserve.deployment import Inconclusive, ProbeFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_pdserve.chat import Copying, Reply
+    from pytest_pdserve.deployment import Deployment
+
+
+def check_copies(pd: Deployment, asked: Sequence[Copying], replies: Sequence[Reply]) -> None:
+    """Check that each reply gives its own code back.
+
+    A code that another request asked for is cross-talk, whatever the model can do. Any other wrong answer is
+    asked for again, alone: if it is right then, the deployment made the mistake; if it is wrong again, the model
+    can't copy this one. Raises ProbeFailure, or Inconclusive when the model could copy less than half.
+    """
+    wrong = [place for place, copying in enumerate(asked) if not copying.copied(replies[place].text)]
+    for place in wrong:
+        _check_foreign(pd, asked, replies, place)
+    mistakes = [place for place in wrong if _right_alone(pd, asked[place])]
+    if mistakes:
+        shown = [_mistake(asked[place], replies[place]) for place in mistakes]
+        raise ProbeFailure(
+            pd.finding(
+                f"{len(mistakes)} of {len(asked)} answers are wrong, and right when asked again alone",
+                replies[mistakes[0]],
+                *shown[:4],
+            )
+        )
+    if 2 * len(wrong) > len(asked):
+        raise Inconclusive(
+            f"the model got {len(wrong)} of {len(asked)} codes wrong, alone too: it copies too badly to judge by"
+        )
+
+
+def _check_foreign(pd: Deployment, asked: Sequence[Copying], replies: Sequence[Reply], place: int) -> None:
+    found = first_code(replies[place].text)
+    owners = [
+        other
+        for other, copying in enumerate(asked)
+        if other != place and found in (copying.code, *copying.examples)
+    ]
+    if owners:
+        raise ProbeFailure(
+            pd.finding(
+                f"answer {place + 1} carries a code of request {owners[0] + 1}: cross-talk",
+                replies[place],
+                _mistake(asked[place], replies[place]),
+                f"{found} stands only in the prompt of request {owners[0] + 1}",
+            )
+        )
+
+
+def _right_alone(pd: Deployment, copying: Copying) -> bool:
+    return copying.copied(pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, connection="fresh").text)
+
+
+def _mistake(copying: Copying, reply: Reply) -> str:
+    found = first_code(reply.text)
+    of_example = ", the code of an example" if found in copying.examples else ""
+    return f"asked for {copying.code}, got {found or repr(cut(reply.text)[:40])}{of_example}"

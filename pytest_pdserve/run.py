@@ -1,0 +1,154 @@
+"""What the probes of one process share: the target, the clients, the loop thread, what was calibrated."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import httpx
+
+from pytest_pdserve.capabilities import Capabilities, CapabilityUnknown
+from pytest_pdserve.chat import ChatClient, http_client
+from pytest_pdserve.deployment import GRACE, Deployment, NotRun
+from pytest_pdserve.judge import LatencyBudget
+from pytest_pdserve.load import Sends
+from pytest_pdserve.markers import Depth, read_mark
+from pytest_pdserve.observe import Observer
+from pytest_pdserve.wire import BridgeTransport, LoopThread, Transport, tls_context
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+    from pytest_pdserve.chat import Message, Reply
+    from pytest_pdserve.settings import Settings
+    from pytest_pdserve.target import Target
+
+CALIBRATION = 60.0
+"""Seconds that trying out one capability may take, before the probe's own time begins."""
+CLOSING = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One process's share of a run."""
+
+    settings: Settings
+    target: Target
+    depth: Depth
+    disruptive: bool
+    max_concurrency: int | None
+    seed: int
+    loop: LoopThread = field(default_factory=LoopThread)
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    _transport: Transport = field(init=False)
+    _client: ChatClient = field(init=False)
+    observer: Observer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._transport = transport(self.settings)
+        http = http_client(self.settings.credential, self._transport)
+        self.observer = Observer(self.target, http, self.settings.credential)
+        self._client = ChatClient(
+            self.target,
+            credential=self.settings.credential,
+            http=http,
+            gather_evidence=self.observer.evidence,
+        )
+
+    def deployment(self, item: pytest.Function) -> Deployment:
+        """The deployment as `item` may use it."""
+        return Deployment(
+            target=self.target,
+            client=self._client,
+            loop=self.loop,
+            observer=self.observer,
+            source=random.Random(f"{self.seed} {item.nodeid}"),  # noqa: S311 -- codes, not secrets
+            budget=self._budget(item),
+            time_left=_timeout(item) - GRACE,
+            longest_wait=self.settings.limits.deadline,
+            allowance=allowance(item),
+            most_at_once=self.max_concurrency,
+        )
+
+    def require(self, names: Sequence[str], deployment: Deployment) -> None:
+        """Try the capabilities `names` that nobody has tried yet, on this probe's behalf but not on its time.
+
+        Raises CapabilityMissing, NotRun when an earlier trial failed, and what a probe raises when this one does.
+        """
+        if not names:
+            return
+        trial = replace(
+            deployment,
+            budget=LatencyBudget(),
+            time_left=CALIBRATION,
+            allowance=None,
+            replies=[],
+            sent=Sends(),
+            began=time.monotonic(),
+        )
+
+        def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
+            return trial.chat(messages, max_tokens=max_tokens)
+
+        try:
+            self.capabilities.require(names, ask, trial.source)
+        except CapabilityUnknown as unknown:
+            raise NotRun(str(unknown)) from None
+        finally:
+            deployment.began = time.monotonic()
+
+    def plain_client(self) -> httpx.Client:
+        """A synchronous httpx client for the entry, over our transport."""
+        credential = self.settings.credential
+
+        def add_credential(request: httpx.Request) -> None:
+            request.headers.update(credential.headers_for(str(request.url)))
+
+        return httpx.Client(
+            base_url=self.target.entry,
+            transport=BridgeTransport(transport(self.settings), self.loop),
+            trust_env=False,
+            timeout=self.settings.limits.deadline or 30.0,
+            event_hooks={"request": [add_credential]},
+        )
+
+    def close(self) -> None:
+        """Close all connections and end the loop thread."""
+        self.loop.run(self._transport.aclose, bound=CLOSING)
+        self.loop.close()
+
+    def _budget(self, item: pytest.Function) -> LatencyBudget:
+        limits = self.settings.budgets
+        settings = LatencyBudget(
+            ttft=limits.ttft, second_token=limits.second_token, itl_p99=limits.itl_p99, e2e=limits.e2e
+        )
+        own: LatencyBudget = read_mark(item, "latency_budget") or LatencyBudget()
+        return own.or_else(settings)
+
+
+def transport(settings: Settings) -> Transport:
+    """A transport with the target's TLS files. Raises ValueError, one line, when one of them is of no use."""
+    files = settings.tls
+    if files.ca is None and files.certificate is None:
+        return Transport()
+    return Transport(ssl_context=tls_context(ca=files.ca, certificate=files.certificate, key=files.key))
+
+
+def allowance(item: pytest.Function) -> Sends | None:
+    """What the marks of `item` say that it sends at most; None if they don't."""
+    sends: Sends | None = read_mark(item, "sends")
+    if sends is None:
+        return None
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return sends.at_level(int(str(parameters.get("level", 1))))
+
+
+def _timeout(item: pytest.Function) -> float:
+    mark = item.get_closest_marker("timeout")
+    if mark is None:
+        raise ValueError(f"{item.nodeid} has no time-out")
+    return float(mark.args[0] if mark.args else mark.kwargs["timeout"])
