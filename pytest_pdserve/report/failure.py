@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_pdserve.report.page import LONGEST, Page
 from pytest_pdserve.report.text import cells
-from pytest_pdserve.report.troubles import layer
+from pytest_pdserve.report.troubles import where
 
 if TYPE_CHECKING:
     from pytest_pdserve.judge import Finding
@@ -15,6 +15,7 @@ WHAT_LINES: Final = 3
 EVIDENCE_LINES: Final = 7
 REPLAY_LINES: Final = 2
 INDENT: Final = 2
+MARGIN: Final = " " * INDENT
 REST: Final = "(the whole command stands in record.json and report.html)"
 
 
@@ -34,22 +35,22 @@ def failure_text(finding: Finding, *, width: int = 80, unicode: bool = True) -> 
                 page.fit(f"  {page.mark} and {len(finding.evidence) - place:,} more in the report")
             )
             break
-        evidence += page.wrap(page.text(text), lines=min(room, 3), indent=INDENT, hanging=INDENT)
+        evidence += page.wrap(page.text(text), lines=min(room, 3), indent=2 * INDENT, head=MARGIN)
     return "\n".join([*lines, *evidence, *_replay(page, finding.replay)])
 
 
 def _layer_line(finding: Finding) -> str:
-    return f"layer: {layer(finding)}" if finding.layer else "layer open: nothing measured decides"
+    return f"layer: {where(finding)}" if finding.layer else "layer open: nothing measured decides"
 
 
 def _replay(page: Page, command: str | None) -> list[str]:
     if command is None:
         return []
     room = page.width - 2 * INDENT
-    text = f"replay: {page.command(command, LONGEST)}"
+    text = f"replay: {page.ends(command, LONGEST)}"
     if cells(text) <= room:
         return page.wrap(text, lines=1, indent=INDENT)
     # A line that is broken at a blank isn't full: three quarters of the room nearly always suffice.
-    short = f"replay: {page.command(command, max(REPLAY_LINES * room * 3 // 4, 1))}"
-    lines = page.wrap(short, lines=REPLAY_LINES, indent=INDENT, hanging=INDENT)
+    short = f"replay: {page.ends(command, max(REPLAY_LINES * room * 3 // 4, 1))}"
+    lines = page.wrap(short, lines=REPLAY_LINES, indent=2 * INDENT, head=MARGIN)
     return [*lines, *page.wrap(REST, lines=1, indent=2 * INDENT)]

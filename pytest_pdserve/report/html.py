@@ -8,7 +8,7 @@ from pytest_pdserve.judge import AGAINST, ProbeOutcome, VerdictOutcome
 from pytest_pdserve.report.latencies import latency_rows
 from pytest_pdserve.report.markup import Html, clipped, join, tag
 from pytest_pdserve.report.style import STYLE
-from pytest_pdserve.report.troubles import counts, gaps, layer, names, troubles
+from pytest_pdserve.report.troubles import Trouble, counts, gaps, names, troubles
 from pytest_pdserve.report.units import count, seconds
 
 if TYPE_CHECKING:
@@ -66,7 +66,10 @@ def row_cells(probe: ProbeRecord) -> tuple[str, ...]:
 def probe_html(probe: ProbeRecord) -> str:
     """What a probe's row unfolds to: its reason, its findings and its replies with their phases."""
     parts = [tag("p", probe.reason)] if probe.reason else []
-    parts += [_finding(probe.outcome, probe.id, finding) for finding in probe.findings]
+    parts += [
+        _finding(Trouble(outcome=probe.outcome, probe=probe.id, finding=finding))
+        for finding in probe.findings
+    ]
     if probe.replies:
         parts.append(_replies(probe))
     return tag("div", *parts, class_="pd") if parts else ""
@@ -78,18 +81,23 @@ _COLUMNS: Final = {"layer": "Layer", "ttft": "TTFT", "e2e": "E2E"}
 def _head(record: RunRecord) -> list[Html]:
     target, outcome = record.target, record.verdict.outcome
     facts = {
-        "target": f"{target.name}: {target.entry}",
+        "target": target.entry,
         "services": ", ".join(f"{service.name} {service.url}" for service in target.services),
         "engine": f"{target.engine} {target.engine_version or '(version unknown)'}",
         "model": target.model or "unknown",
         "probes": counts(record.probes) + (f"; picked: {record.selection}" if record.selection else ""),
-        "run": f"{record.started}, took {seconds(record.duration)}, depth {record.depth}",
+        "run": f"{record.started}, depth {record.depth}",
         "plan": record.plan,
         "client": f"late by {seconds(record.client_lag)} at most",
         "tool": f"pytest-pdserve {record.tool_version}",
     }
     return [
-        tag("p", str(outcome), class_=f"verdict {_VERDICT_CLASSES[outcome]}"),
+        tag(
+            "p",
+            tag("span", str(outcome), class_=_VERDICT_CLASSES[outcome]),
+            f" {_line(target.name)} in {seconds(record.duration)}",
+            class_="verdict",
+        ),
         _lines(record.verdict.reasons),
         _lines([f"note: {note}" for note in target.notes]),
         tag("dl", *(join(tag("dt", name), tag("dd", _line(text))) for name, text in facts.items() if text)),
@@ -100,27 +108,28 @@ def _findings(record: RunRecord) -> list[Html]:
     found = troubles(record.probes)
     if not found:
         return []
-    shown = [_finding(each.outcome, each.probe, each.finding) for each in found[:MOST_FINDINGS]]
+    shown = [_finding(trouble) for trouble in found[:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         shown.append(tag("p", f"and {count(len(found) - MOST_FINDINGS, 'more finding')} in record.json"))
     return [tag("h2", "Findings"), *shown]
 
 
-def _finding(outcome: ProbeOutcome, probe: str, finding: Finding) -> Html:
-    kind = "bad" if outcome in AGAINST else "unsure"
+def _finding(trouble: Trouble) -> Html:
+    finding, against = trouble.finding, trouble.outcome in AGAINST
     parts = [
         tag(
             "h3",
-            tag("span", f"{outcome.upper()} ", class_=kind),
-            _line(finding.what),
-            tag("span", f" {layer(finding)}", class_="quiet"),
+            tag("span", trouble.outcome.upper(), class_="bad" if against else "unsure"),
+            f" {_line(finding.what)} ",
+            tag("span", _line(trouble.layer), class_="quiet"),
         ),
-        tag("p", _line(probe), class_="quiet"),
+        tag("p", _line(trouble.probe), class_="quiet"),
         _lines(finding.evidence),
     ]
     if finding.replay:
+        parts.append(tag("p", "Replay:", class_="quiet"))
         parts.append(tag("pre", tag("code", clipped(finding.replay, LONGEST_REPLAY)), tabindex="0"))
-    return tag("div", *parts, class_=f"finding {kind}")
+    return tag("div", *parts, class_="finding against" if against else "finding")
 
 
 def _latencies(record: RunRecord, budget: LatencyBudget | None) -> list[Html]:
@@ -137,7 +146,7 @@ def _latencies(record: RunRecord, budget: LatencyBudget | None) -> list[Html]:
     if not rows:
         return []
     caption = "All whole streamed replies of the run. ITL: the replies' own p50s and p99s."
-    table = _table(["", "p50", "p99", "budget", "replies"], rows)
+    table = _table(["latency", "p50", "p99", "budget", "replies"], rows, text=1)
     return [tag("h2", "Latencies"), table, tag("p", caption, class_="quiet")]
 
 
@@ -151,28 +160,35 @@ def _not_covered(record: RunRecord) -> list[Html]:
 
 def _replies(probe: ProbeRecord) -> Html:
     phases = list(dict.fromkeys(phase for reply in probe.replies for phase in reply.phases))
-    heads = ["reply", "outcome", "waited for", "TTFT", "2nd token", "ITL p99", "E2E", "tokens", "finish"]
+    heads = ["reply", "outcome", "waited for", "finish", "TTFT", "2nd token", "ITL p99", "E2E", "tokens"]
     rows = [
         [
             f"{number}",
             _line(f"{reply.outcome}: {reply.reason}" if reply.reason else reply.outcome),
             reply.waited_for,
+            reply.finish_reason or "",
             *(_time(value) for value in (reply.ttft, reply.second_token, reply.itl_p99, reply.e2e)),
             _tokens(reply),
-            reply.finish_reason or "",
             *(_time(reply.phases.get(phase)) for phase in phases),
         ]
         for number, reply in enumerate(probe.replies, start=1)
     ]
-    table = _table(heads + [phase.replace("_", " ") for phase in phases], rows)
+    table = _table(heads + [phase.replace("_", " ") for phase in phases], rows, text=4)
     if not probe.dropped_replies:
         return table
     return join(table, tag("p", f"and {count(probe.dropped_replies, 'more reply', 'more replies')} not kept"))
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    head = tag("tr", *(tag("th", name, scope="col") for name in heads))
-    body = [tag("tr", *(tag("td", _line(text)) for text in row)) for row in rows]
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int) -> Html:
+    """The first `text` columns hold words, the others numbers."""
+    kinds = ["" if column < text else "number" for column in range(len(heads))]
+    head = tag(
+        "tr", *(tag("th", name, scope="col", class_=kind) for name, kind in zip(heads, kinds, strict=True))
+    )
+    body = [
+        tag("tr", *(tag("td", _line(value), class_=kind) for value, kind in zip(row, kinds, strict=True)))
+        for row in rows
+    ]
     return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex="0")
 
 

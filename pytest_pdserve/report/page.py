@@ -41,18 +41,22 @@ class Page:
         short = shorten(untrusted, LONGEST)
         return visible(short) if self.unicode else ascii_only(short.translate(_OURS))
 
-    def command(self, untrusted: str, limit: int) -> str:
-        """A command in at most `limit` characters: what goes is taken from its middle."""
+    def ends(self, untrusted: str, limit: int) -> str:
+        """`untrusted` as it can be shown, in at most `limit` characters: what goes is taken from its middle."""
         short = visible(shorten_middle(untrusted, LONGEST))
         return shorten_middle(short if self.unicode else ascii_only(short), limit, mark=f" {self.mark} ")
 
-    def wrap(self, text: str, *, lines: int, indent: int = 0, hanging: int = 0) -> list[str]:
-        """`text` in at most `lines` lines set in by `indent` cells, all but the first by `hanging` more."""
-        room = self.width - indent - hanging
+    def wrap(self, text: str, *, lines: int, indent: int = 0, head: str | None = None) -> list[str]:
+        """`text` in at most `lines` lines, set in by `indent` cells, the first by `head` where there is one.
+
+        `head` takes at most `indent` cells. An empty text is no line.
+        """
+        room = self.width - indent
         if room < 1:
-            return [self.fit(" " * indent + text)]
+            return [self.fit((head or "") + text)]
+        margin = " " * indent
         wrapped = wrap(text, room, lines, mark=self.mark)
-        return [" " * (indent + (hanging if place else 0)) + line for place, line in enumerate(wrapped)]
+        return [(head if head and not place else margin) + line for place, line in enumerate(wrapped)]
 
     def fit(self, line: str) -> str:
         """`line`, cut where it is wider than the page."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_pdserve.judge import AGAINST, VerdictOutcome
 from pytest_pdserve.report.latencies import latency_rows
 from pytest_pdserve.report.page import Colour, Page
-from pytest_pdserve.report.text import cells
-from pytest_pdserve.report.troubles import counts, gaps, layer, names, troubles
+from pytest_pdserve.report.text import cells, shorten
+from pytest_pdserve.report.troubles import counts, gaps, names, troubles
 from pytest_pdserve.report.units import count, seconds
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ LAG_WORTH_SAYING: Final = 0.01
 
 _INDENT: Final = 11
 """Cells of a finding's number and outcome."""
+_GAP_INDENT: Final = 20
+_LONGEST_LAYER: Final = 30
 _VERDICT_COLOURS: Final = {
     VerdictOutcome.ACCEPTED: Colour.GOOD,
     VerdictOutcome.REJECTED: Colour.BAD,
@@ -98,42 +100,41 @@ def _findings(page: Page, found: list[Trouble]) -> list[str]:
 
 def _finding(page: Page, number: int, trouble: Trouble) -> list[str]:
     finding = trouble.finding
-    label, where = f"{number:>2} {trouble.outcome.upper()}", layer(finding)
-    what = page.text(finding.what)
+    label = f"{number:>2} {trouble.outcome.upper()}"
+    where = page.text(shorten(trouble.layer, _LONGEST_LAYER))
     beside = Page(width=page.width - cells(where) - 2, unicode=page.unicode)
-    lines = beside.wrap(what, lines=2, indent=_INDENT) or [" " * _INDENT]
-    head = page.sides(f" {label:<{_INDENT - 1}}{lines[0][_INDENT:]}", page.text(where))
-    lines[0] = head or page.fit(f" {label}")
+    head = f" {label:<{_INDENT - 1}}"
+    first, *more = beside.wrap(page.text(finding.what), lines=2, indent=_INDENT, head=head) or [head]
+    lines = [page.sides(first, where) or page.fit(first), *more]
     lines += _evidence(page, finding.evidence, lines=FINDING_LINES - len(lines))
-    lines += page.wrap(page.text(f"in {trouble.probe}"), lines=1, indent=_INDENT)
-    if finding.replay:
-        room = max(page.width - _INDENT - len("replay: "), 1)
-        lines.append(page.fit(" " * _INDENT + f"replay: {page.command(finding.replay, room)}"))
+    ends = {"in ": trouble.probe, "replay: ": finding.replay}
+    for lead, text in ends.items():
+        if text:
+            room = max(page.width - _INDENT - len(lead), 1)
+            lines.append(page.fit(f"{' ' * _INDENT}{lead}{page.ends(text, room)}"))
     bad = Colour.BAD if trouble.outcome in AGAINST else Colour.UNSURE
-    return [page.paint(lines[0], label, bad), *lines[1:]]
+    return [page.paint(lines[0].rstrip(), label, bad), *lines[1:]]
 
 
 def _evidence(page: Page, evidence: tuple[str, ...], *, lines: int) -> list[str]:
-    shown: list[str] = []
-    for place, text in enumerate(evidence):
-        room = lines - len(shown)
-        if room < 1:
-            break
-        left_out = len(evidence) - place - 1
-        shown += page.wrap(page.text(text), lines=room if not left_out else 1, indent=_INDENT)
-    return shown
+    """The first of `evidence`, one line each; a last one alone may take what is left of `lines` (>= 1)."""
+    *before, last = [page.text(text) for text in evidence[:lines]] or [""]
+    shown = [line for text in before for line in page.wrap(text, lines=1, indent=_INDENT)]
+    if not (left_out := len(evidence) - lines) > 0:
+        return shown + page.wrap(last, lines=lines - len(shown), indent=_INDENT)
+    more = f" (+{left_out:,} more)"
+    room = Page(width=page.width - len(more), unicode=page.unicode)
+    return shown + [line + more for line in room.wrap(last, lines=1, indent=_INDENT)]
 
 
 def _latencies(page: Page, record: RunRecord, budget: LatencyBudget | None) -> list[str]:
     rows = latency_rows(record.probes, budget)
     if not rows:
         return []
-    lines = [f" {'':<14}{'p50':>10}{'p99':>13}{'budget':>13}{'replies':>11}"]
+    lines = [f" {'':<13}{'p50':>9}{'p99':>12}{'budget':>12}{'replies':>9}"]
     for row in rows:
         limit = "" if row.budget is None else seconds(row.budget)
-        lines.append(
-            f" {row.name:<14}{seconds(row.p50):>10}{seconds(row.p99):>13}{limit:>13}{row.count:>11,}"
-        )
+        lines.append(f" {row.name:<13}{seconds(row.p50):>9}{seconds(row.p99):>12}{limit:>12}{row.count:>9,}")
     if record.client_lag >= LAG_WORTH_SAYING:
         lines.append(f" the client itself was late by up to {seconds(record.client_lag)}")
     return [page.fit(line) for line in lines]
@@ -144,10 +145,10 @@ def _not_covered(page: Page, found: list[Gap]) -> list[str]:
         return []
     lines = [page.fit(" not covered")]
     for gap in found[:MOST_GAPS]:
-        text = (
-            f"{len(gap.probes):>4} {gap.outcome:<13} {page.text(gap.reason)}: {page.text(names(gap.probes))}"
+        text = page.text(f"{gap.reason}: {names(gap.probes)}")
+        lines += page.wrap(
+            text, lines=2, indent=_GAP_INDENT, head=f" {len(gap.probes):>4} {gap.outcome:<13} "
         )
-        lines += page.wrap(text, lines=2, indent=1, hanging=19)
     if len(found) > MOST_GAPS:
         rest = sum(len(gap.probes) for gap in found[MOST_GAPS:])
         lines.append(page.fit(f" and {count(rest, 'more probe')} in the report"))

@@ -35,6 +35,11 @@ class Trouble:
     """pytest's node id."""
     finding: Finding
 
+    @property
+    def layer(self) -> str:
+        """Where it lies; empty for a probe that broke, which says nothing of the deployment."""
+        return "" if self.outcome is ProbeOutcome.BROKE else where(self.finding)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
@@ -81,7 +86,7 @@ def gaps(probes: Sequence[ProbeRecord]) -> list[Gap]:
     return found
 
 
-def layer(finding: Finding) -> str:
+def where(finding: Finding) -> str:
     """`KV transfer, shown`, `proxy, likely`, or `layer open` while nothing measured decides."""
     return f"{finding.layer}, {finding.sureness}" if finding.layer else "layer open"
 
