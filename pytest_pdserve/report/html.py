@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_pdserve.judge import AGAINST, ProbeOutcome, VerdictOutcome
+from pytest_pdserve.judge import AGAINST, VerdictOutcome
 from pytest_pdserve.report.latencies import latency_rows
 from pytest_pdserve.report.markup import Html, clipped, join, tag
 from pytest_pdserve.report.style import STYLE
@@ -14,7 +14,7 @@ from pytest_pdserve.report.units import count, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_pdserve.judge import Finding, LatencyBudget, ProbeRecord, ReplyRecord
+    from pytest_pdserve.judge import LatencyBudget, ProbeRecord, ReplyRecord
     from pytest_pdserve.report.record import RunRecord
 
 MOST_FINDINGS: Final = 200
