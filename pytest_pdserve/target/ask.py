@@ -50,7 +50,7 @@ class Answer:
         """The body for people: one line, cut, no secrets; an HTML page by its title."""
         text = bytes(self.exchange.body.data[: 64 * 1024]).decode(errors="replace")
         if not text.strip():
-            return "nothing"
+            return "an empty body"
         if re.match(r"\s*<(!doctype html|html|head|body)\b", text, re.IGNORECASE):
             title = re.search(r"<title[^>]*>([^<]*)</title>", text, re.IGNORECASE)
             named = f' titled "{self._cut(title[1])}"' if title and title[1].strip() else ""

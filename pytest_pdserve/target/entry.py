@@ -58,12 +58,12 @@ def _refused(answer: Answer, settings: Settings, where: str) -> Entry:
     status = answer.status or 0
     if status in (401, 403):
         raise rights(status, sent=bool(settings.credential.headers_for(answer.exchange.url)), where=where)
-    saying = f"{PATH} with {status} and {answer.shown()}"
+    saying = f"to {PATH} it answered {status} and {answer.shown()}"
     if status >= 500 or status == 429:
-        return Entry(notes=(f"{where} answered {saying}",))
+        return Entry(notes=(f"{where} is not well: {saying}",))
     if settings.model is not None:
-        return Entry(notes=(f"{where} answered {saying}; the model is taken from the settings",))
-    raise TargetError(f"{where} is no LLM server, or its base path is another: it answered {saying}")
+        return Entry(notes=(f"the model is taken from the settings; of {where}: {saying}",))
+    raise TargetError(f"{where} is no LLM server, or its base path is another: {saying}")
 
 
 def _no_answer(answer: Answer, settings: Settings, where: str) -> Entry:
@@ -79,6 +79,7 @@ def _unknown_host(reason: str, settings: Settings, where: str) -> TargetError:
     if not settings.layout:
         return TargetError(f"{where}: {reason}")
     host = urlsplit(settings.entry or "").hostname or ""
+    reason = reason.removeprefix(f"'{host}': ")
     if settings.file is None:
         return TargetError(f'no host "{host}" answers ({reason}), and there is no pdserve.toml that names it')
     known = ", ".join(settings.known) or "none"

@@ -91,7 +91,7 @@ class _Inquiry:
             engine_version=await self._version(engine, [one.url for one, answer in found if answer.came]),
             model=model.id if model else self.settings.model,
             models=tuple(one.id for one in offered),
-            max_model_len=model.max_model_len if model else None,
+            max_model_len=_longest(model, [answer for _, answer in found]),
             notes=tuple(self.notes),
             unreachable=said.unreachable,
         )
@@ -218,7 +218,7 @@ class _Inquiry:
         places = [
             (base + source.path, source.keys)
             for source in sources
-            for base in ([self.entry] if source.at == "entry" else workers)
+            for base in (workers if source.at == "worker" and workers else [self.entry])
         ]
         answers = await self._ask_all((url for url, _ in places), VERSION)
         versions = [
@@ -230,3 +230,11 @@ class _Inquiry:
         if len(told) > 1:
             self.notes.append(f"the workers run different versions of {engine}: {', '.join(told)}")
         return told[0] if told else None
+
+
+def _longest(model: Model | None, workers: Sequence[Answer]) -> int | None:
+    """What the entry says of the model's longest sequence, else the least that a worker says."""
+    if model is None or model.max_model_len is not None:
+        return model.max_model_len if model else None
+    alike = (one for answer in workers for one in read_models(answer.json) or () if one.id == model.id)
+    return min((one.max_model_len for one in alike if one.max_model_len is not None), default=None)
