@@ -239,12 +239,11 @@ class Connection(asyncio.Protocol):
         for _ in range(_LEFTOVER_READS):
             try:
                 data = os.read(sock.fileno(), 64 * 1024)
-            except OSError:  # reset, or nothing there: what asyncio reported stands
+            except OSError:  # nothing there
                 return
-            if not data:
-                incoming.reader.eof(monotonic())
-            else:
-                incoming.reader.feed(data, monotonic())
+            if not data:  # reading from a connection that was reset looks like this, so what asyncio said stands
+                return
+            incoming.reader.feed(data, monotonic())
             if incoming.reader.over:
                 self.finish()
                 return
