@@ -57,7 +57,7 @@ def row_cells(probe: ProbeRecord) -> tuple[str, ...]:
     """The table cells of one probe: the layer at fault, its slowest TTFT and its slowest E2E."""
     layers = list(dict.fromkeys(finding.layer for finding in probe.findings if finding.layer))
     return (
-        tag("td", ", ".join(layers), class_="col-layer"),
+        tag("td", _line(", ".join(layers)), class_="col-layer"),
         _time_cell("col-ttft", _slowest(reply.ttft for reply in probe.replies)),
         _time_cell("col-e2e", _slowest(reply.e2e for reply in probe.replies)),
     )
@@ -65,7 +65,7 @@ def row_cells(probe: ProbeRecord) -> tuple[str, ...]:
 
 def probe_html(probe: ProbeRecord) -> str:
     """What a probe's row unfolds to: its reason, its findings and its replies with their phases."""
-    parts = [tag("p", probe.reason)] if probe.reason else []
+    parts = [tag("p", _line(probe.reason))] if probe.reason else []
     parts += [
         _finding(Trouble(outcome=probe.outcome, probe=probe.id, finding=finding))
         for finding in probe.findings
@@ -181,7 +181,7 @@ def _replies(probe: ProbeRecord) -> Html:
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int) -> Html:
     """The first `text` columns hold words, the others numbers."""
-    kinds = ["" if column < text else "number" for column in range(len(heads))]
+    kinds = ["word" if column < text else "number" for column in range(len(heads))]
     head = tag(
         "tr", *(tag("th", name, scope="col", class_=kind) for name, kind in zip(heads, kinds, strict=True))
     )

@@ -20,7 +20,8 @@ STYLE: Final = Html(
     --pd-text: #e8eaed; --pd-quiet: #a5abb5; --pd-line: #44484f; --pd-page: #16181b; --pd-inset: #23262b;
   }
 }
-body { background: var(--pd-page); font-size: 14px; min-width: 0; }
+body { background: var(--pd-page); display: flex; flex-direction: column; font-size: 14px; min-width: 0; }
+#environment-header, #environment { align-self: flex-start; order: 1; }
 body, h1, h2, p, a, #results-table, .logwrapper .log, .filters button, .collapse button { color: var(--pd-text); }
 #results-table { font-size: 13px; }
 #environment tr:nth-child(odd), .logwrapper, .logwrapper .logexpander { background: var(--pd-inset); }
@@ -28,8 +29,9 @@ body, h1, h2, p, a, #results-table, .logwrapper .log, .filters button, .collapse
   border-color: var(--pd-line);
 }
 span.passed, .passed .col-result { color: var(--pd-good); }
-span.failed, span.error, .failed .col-result, .error .col-result { color: var(--pd-bad); }
-span.skipped, .skipped .col-result { color: var(--pd-unsure); }
+span:is(.failed, .error, .xpassed), :is(.failed, .error, .xpassed) .col-result { color: var(--pd-bad); }
+span:is(.skipped, .xfailed, .rerun), :is(.skipped, .xfailed, .rerun) .col-result { color: var(--pd-unsure); }
+.col-ttft, .col-e2e { white-space: nowrap; }
 .summary__data, .summary__spacer { flex-basis: auto; }
 .pd { color: var(--pd-text); font: 14px/1.45 system-ui, sans-serif; max-width: 72rem; }
 .pd h2 { font-size: 1.25rem; margin: 1.6rem 0 .5rem; }
@@ -51,8 +53,11 @@ span.skipped, .skipped .col-result { color: var(--pd-unsure); }
 }
 .pd .wide { overflow-x: auto; }
 .pd table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-.pd th, .pd td { border-bottom: 1px solid var(--pd-line); padding: .25rem 1rem .25rem 0; text-align: left; }
-.pd .number { text-align: right; white-space: nowrap; }
+.pd :is(th, td), #results-table .pd :is(th, td) {
+  border: 0; border-bottom: 1px solid var(--pd-line); padding: .25rem 1rem .25rem 0; text-align: left;
+}
+.pd .number, #results-table .pd .number { text-align: right; white-space: nowrap; }
+.pd td.word:nth-child(2) { min-width: 12rem; }
 @media print {
   .pd pre { max-height: none; }
   .pd .finding, .pd tr { break-inside: avoid; }
