@@ -139,6 +139,9 @@ class Strikes:
         self._struck = struck
         self._scale = scale
 
+    def __bool__(self) -> bool:
+        return bool(self._struck)
+
     async def before_first_token(self) -> None:
         """See Fault.before_first_token."""
         for fault, nth in self._struck:

@@ -32,47 +32,11 @@ _QUOTED = re.compile(
     r"(?i)\b(?:repeat|copy|say|reply|answer|respond|write|echo|return)\b[^\"'`\n]*[\"'`]([^\"'`\n]+)[\"'`]"
 )
 _FACT = re.compile(r"(?i)^(.{1,80}?)(?:\s+(?:is|was|are|equals|=)\s+|\s*[:=]\s*)(.{1,60}?)$")
+_SENTENCE_END = re.compile(r"[.!?;]+(?:\s+|$)|\n+")
 _WORD = re.compile(r"\w+")
 _SMALL_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "my",
-        "your",
-        "our",
-        "is",
-        "was",
-        "are",
-        "what",
-        "which",
-        "who",
-        "tell",
-        "me",
-        "please",
-        "remember",
-        "that",
-        "this",
-        "it",
-        "of",
-        "for",
-        "in",
-        "to",
-        "do",
-        "you",
-        "i",
-        "repeat",
-        "recall",
-        "give",
-        "now",
-        "only",
-        "with",
-        "just",
-        "again",
-        "name",
-        "note",
-        "and",
-    ]
+    "a an the my your our is was are what which who tell me please remember that this it of for in to do you "  # noqa: SIM905
+    "i repeat recall give now only with just again name note and".split()
 )
 
 
@@ -144,16 +108,22 @@ def _labelled(asked: str) -> str | None:
 
 
 def _recall(asked: str, texts: Sequence[str]) -> str | None:
-    """The latest fact ("<words> is <value>") whose words share most with the question, and at least one."""
-    wanted = {word for word in _WORD.findall(asked.lower()) if word not in _SMALL_WORDS}
+    """The latest fact ("<words> is <value>") whose words share most with the question.
+
+    The question is the last sentence of what was asked; facts may stand before it, or in earlier texts.
+    """
+    *told, question = [sentence for sentence in _SENTENCE_END.split(asked) if sentence.strip()] or [""]
+    told = [sentence for text in texts for sentence in _SENTENCE_END.split(text)] + told
+    wanted = _telling_words(question)
     best: tuple[int, str] | None = None
-    for text in texts:
-        for sentence in re.split(r"[.!?;\n]\s*", text):
-            fact = _FACT.match(sentence.strip())
-            if fact is None:
-                continue
-            words = {word for word in _WORD.findall(fact[1].lower()) if word not in _SMALL_WORDS}
-            shared = len(words & wanted)
-            if words and shared * 2 >= len(words) and (best is None or shared >= best[0]):
-                best = (shared, fact[2].strip("\"'` "))
+    for sentence in told:
+        fact = _FACT.match(sentence.strip())
+        words = _telling_words(fact[1]) if fact else set()
+        shared = len(words & wanted)
+        if fact and shared and shared * 2 >= len(words) and (best is None or shared >= best[0]):
+            best = (shared, fact[2].strip("\"'` "))
     return best[1] if best else None
+
+
+def _telling_words(text: str) -> set[str]:
+    return {word for word in _WORD.findall(text.lower()) if word not in _SMALL_WORDS}

@@ -12,7 +12,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import httpx
+import httpcore
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,7 +25,7 @@ from pytest_pdserve.sim.loops import unless_disconnected
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -36,6 +36,8 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _ATTEMPTS = 5
 _BACKOFF_S = (0.05, 0.075, 0.11, 0.17)
 _CONNECT_S = 10.0
+_GET_S = 5.0
+_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _REQUEST_S = 1800.0
 """sglang-router's default request timeout."""
 _CORS = {
@@ -65,7 +67,7 @@ class Router:
         self._turn = itertools.count()
         self._ids = {worker.name: str(uuid.uuid4()) for worker in plan.services}
         self._load = dict.fromkeys(self._ids, 0)
-        self._http: httpx.AsyncHTTPTransport
+        self._http: httpcore.AsyncConnectionPool
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -90,8 +92,9 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=4.0)
-        async with httpx.AsyncHTTPTransport(limits=limits, trust_env=False) as self._http:
+        # kept shorter than the workers' own keep-alive of 5 s, or requests would meet closing connections
+        pool = httpcore.AsyncConnectionPool(max_connections=None, keepalive_expiry=4.0)
+        async with pool as self._http:
             yield
 
     async def _completion(self, request: Request) -> Response:
@@ -157,7 +160,7 @@ class Router:
             assert answer is not None
             passed_on = _passed_on(answer.headers)
             if not body.get("stream"):
-                return Response(await answer.aread(), answer.status_code, passed_on)
+                return Response(await answer.aread(), answer.status, passed_on)
             return _Passing(answer, passed_on, stack.pop_all())
 
     def _leave(self, worker: Service) -> None:
@@ -168,33 +171,31 @@ class Router:
         answer = await self._send(worker, path, headers, raw)
         try:
             await answer.aread()
-        except httpx.TransportError as error:
-            raise _unreachable(worker, path, error) from None
+        except _BROKEN:
+            raise _unreachable(worker, path) from None
 
     async def _send(
         self, worker: Service, path: str, headers: Mapping[str, str], raw: bytes
-    ) -> httpx.Response:
-        timeouts = httpx.Timeout(_REQUEST_S, connect=_CONNECT_S)
-        request = httpx.Request(
-            "POST",
-            worker.url + path,
-            headers={**headers, "content-type": "application/json"},
-            content=raw,
-            extensions={"timeout": timeouts.as_dict()},
-        )
+    ) -> httpcore.Response:
+        content = {"content-type": "application/json", "content-length": str(len(raw))}
+        timeouts = {"connect": _CONNECT_S, "read": _REQUEST_S, "write": _REQUEST_S}
         try:
-            answer = await self._http.handle_async_request(request)
-            answer.request = request
-            if answer.status_code >= 400:
-                raise _refused(worker, answer.status_code, await answer.aread())
-        except httpx.TransportError as error:
-            raise _unreachable(worker, path, error) from None
+            answer = await self._call("POST", worker.url + path, {**headers, **content}, raw, timeouts)
+            if answer.status >= 400:
+                raise _refused(worker, answer.status, await answer.aread())
+        except _BROKEN:
+            raise _unreachable(worker, path) from None
         return answer
 
-    async def _get(self, worker: Service, path: str) -> httpx.Response:
-        timeouts = httpx.Timeout(5.0)
-        request = httpx.Request("GET", worker.url + path, extensions={"timeout": timeouts.as_dict()})
-        answer = await self._http.handle_async_request(request)
+    async def _call(
+        self, method: str, url: str, headers: Mapping[str, str], raw: bytes, timeouts: Mapping[str, float]
+    ) -> httpcore.Response:
+        sent = [("host", url.split("/")[2]), *headers.items()]
+        request = httpcore.Request(method, url, headers=sent, content=raw, extensions={"timeout": timeouts})
+        return await self._http.handle_async_request(request)
+
+    async def _get(self, worker: Service, path: str) -> httpcore.Response:
+        answer = await self._call("GET", worker.url + path, {}, b"", {"connect": _GET_S, "read": _GET_S})
         await answer.aread()
         return answer
 
@@ -251,7 +252,7 @@ class Router:
     async def _one_load(self, worker: Service) -> int:
         try:
             answer = await self._get(worker, "/get_load")
-        except httpx.TransportError:
+        except _BROKEN:
             return -1
         return sum(rank["num_reqs"] for rank in msgspec.json.decode(answer.content))
 
@@ -269,19 +270,19 @@ class Router:
         worker = self._plan.of(Role.PREFILL)[0]
         try:
             answer = await self._get(worker, "/get_model_info")
-        except httpx.TransportError:
+        except _BROKEN:
             message = f"Failed to proxy request: error sending request for url ({worker.url}/get_model_info)"
             return _plain(_error(UpstreamError(500, "proxy_request_failed", message)))
-        return _plain(
-            Response(answer.content, answer.status_code, media_type="application/json; charset=utf-8")
-        )
+        return _plain(Response(answer.content, answer.status, media_type="application/json; charset=utf-8"))
 
 
 class _Passing(StreamingResponse):
     """A worker's stream passed on; however it ends, both of its requests are closed."""
 
-    def __init__(self, answer: httpx.Response, headers: Mapping[str, str], cleanup: AsyncExitStack) -> None:
-        super().__init__(answer.aiter_raw(), answer.status_code, dict(headers))
+    def __init__(
+        self, answer: httpcore.Response, headers: Mapping[str, str], cleanup: AsyncExitStack
+    ) -> None:
+        super().__init__(answer.aiter_stream(), answer.status, dict(headers))
         self._cleanup = cleanup
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -324,7 +325,7 @@ def _refused(worker: Service, status: int, raw: bytes) -> UpstreamError:
     return UpstreamError(status, f"{worker.role}_{reason}", message)
 
 
-def _unreachable(worker: Service, path: str, error: httpx.TransportError) -> UpstreamError:
+def _unreachable(worker: Service, path: str) -> UpstreamError:
     hint = ". This will cause decode timeout." if worker.role is Role.PREFILL else ""
     message = (
         f"{worker.role.capitalize()} server error: error sending request for url ({worker.url}{path}){hint}"
@@ -351,8 +352,9 @@ def _plain(response: Response) -> Response:
     return response
 
 
-def _passed_on(headers: httpx.Headers) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name not in _HOP_HEADERS}
+def _passed_on(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    named = ((name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers)
+    return {name: value for name, value in named if name not in _HOP_HEADERS}
 
 
 async def _nothing_there(request: Request, error: Exception) -> Response:
