@@ -14,8 +14,9 @@ SGLANG: Final = Engine(
     router_owned_by=frozenset({"local"}),
     ready={
         "proxy": ("/v1/models",),
-        # Its /health is 200 even without workers; /readiness is 503 when a role is absent.
-        "router": ("/readiness", "/health"),
+        # The router's /health is 200 even without workers; its /readiness is 503 when a role is absent. And a
+        # plain server may stand where the router is looked for.
+        "router": ("/readiness", "/v1/models"),
         "prefill": _WORKER,
         "decode": _WORKER,
     },

@@ -63,7 +63,10 @@ def _refused(answer: Answer, settings: Settings, where: str) -> Entry:
         return Entry(notes=(f"{where} is not well: {saying}",))
     if settings.model is not None:
         return Entry(notes=(f"the model is taken from the settings; of {where}: {saying}",))
-    raise TargetError(f"{where} is no LLM server, or its base path is another: {saying}")
+    raise TargetError(
+        f"{where} is no LLM server, or its base path is another, or it keeps its models to itself and "
+        f"pdserve.toml must name one: {saying}"
+    )
 
 
 def _no_answer(answer: Answer, settings: Settings, where: str) -> Entry:

@@ -19,6 +19,9 @@ from pytest_pdserve.wire import Phase
 FIRST, RIGHTS, WORKERS, VERSION = 4.0, 1.5, 2.5, 1.5
 """Seconds for each of the steps that follow one another; together they stay below the promised ten."""
 
+LONGEST_LINE = 600
+"""Characters of a note or error; what servers say of themselves may be longer."""
+
 
 async def resolve(settings: Settings, client: httpx.AsyncClient) -> Target:
     """Ask the deployment what it is; takes 10 s at most.
@@ -27,16 +30,17 @@ async def resolve(settings: Settings, client: httpx.AsyncClient) -> Target:
     missing rights, a model that is not served, a server of another kind. An entry that refuses or says
     nothing is no such mistake: the target comes back with `unreachable` set.
     """
-    mask = settings.credential.mask
+
+    def line(text: str) -> str:
+        shown = one_line(settings.credential.mask(text))
+        return shown if len(shown) <= LONGEST_LINE else shown[: LONGEST_LINE - 1] + "…"
+
     try:
         target = await _Inquiry(settings, client).target()
     except TargetError as error:
-        raise TargetError(mask(str(error))) from None
-    return replace(
-        target,
-        notes=tuple(one_line(mask(note)) for note in target.notes),
-        unreachable=one_line(mask(target.unreachable)) if target.unreachable else None,
-    )
+        raise TargetError(line(str(error))) from None
+    unreachable = line(target.unreachable) if target.unreachable is not None else None
+    return replace(target, notes=tuple(map(line, target.notes)), unreachable=unreachable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,27 +72,30 @@ class _Inquiry:
         self.notes: list[str] = []
 
     async def target(self) -> Target:
-        models, workers, health = await asyncio.gather(
-            self._ask(self.entry + OPENAI.models_path, FIRST),
-            self._ask(self.router + "/workers", FIRST),
-            self._ask(self.router + "/health", FIRST),
+        models, workers = await self._ask_all(
+            [self.entry + OPENAI.models_path, self.router + "/workers"], FIRST
         )
         said = judge(models, self.settings, self.where)
         self.notes += said.notes
         told = await self._told(workers)
         candidates = self._candidates(told)
-        answers = await self._ask_all((one.url + OPENAI.models_path for one in candidates), WORKERS)
+        urls = [one.url + OPENAI.models_path for one in candidates]
+        # On SGLang's workers /health generates, so only what offers no model, as none of them does, is asked.
+        health_too = models.ok and not said.models
+        answers = await self._ask_all(urls + [self.entry + "/health"] * health_too, WORKERS)
+        health = answers.pop() if health_too else None
         found = self._keep(list(zip(candidates, answers, strict=True)))
         engine = self._engine(said, [answer for _, answer in found], told, health)
         offered, model = self._model(said, found)
         services = self._services([one for one, _ in found])
         self._note_gaps(services, engine, said)
+        version = await self._version(engine, [one.url for one, answer in found if answer.came])
         return Target(
             name=self.settings.name,
             entry=self.entry,
             services=services,
             engine=engine,
-            engine_version=await self._version(engine, [one.url for one, answer in found if answer.came]),
+            engine_version=version,
             model=model.id if model else self.settings.model,
             models=tuple(one.id for one in offered),
             max_model_len=_longest(model, [answer for _, answer in found]),
@@ -156,12 +163,12 @@ class _Inquiry:
                 self.notes.append(f"{one} gets no API key: its host is not in send_key_to")
         return kept
 
-    def _engine(self, said: Entry, answers: list[Answer], told: Told, health: Answer) -> str:
+    def _engine(self, said: Entry, answers: list[Answer], told: Told, health: Answer | None) -> str:
         detected = engine_name(
             entry=said.models,
             workers=[model for answer in answers for model in read_models(answer.json) or ()],
             lists_workers=bool(told.workers),
-            health=health.json,
+            health=health.json if health else None,
         )
         engine = self.settings.engine or detected
         if detected not in (engine, OPENAI.name):

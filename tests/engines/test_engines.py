@@ -20,8 +20,8 @@ def test_no_readiness_path_makes_a_server_compute(engine):
     assert not any("generate" in path or "completions" in path for path in paths)
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_an_sglang_workers_health_is_never_asked_since_it_generates(role):
+@pytest.mark.parametrize("role", sorted(ROLES))
+def test_the_health_page_of_sglang_is_never_asked_since_a_workers_generates(role):
     assert "/health" not in ENGINES["sglang"].ready[role]
 
 

@@ -92,8 +92,8 @@ def test_servers_of_another_kind(mistake, body, shown):
 
 def test_a_path_that_is_not_there(mistake):
     assert mistake({}, suffix="/base") == (
-        "router URL/base is no LLM server, or its base path is another: to /v1/models it answered 404 and "
-        '"{"detail": "Not Found"}"'
+        "router URL/base is no LLM server, or its base path is another, or it keeps its models to itself and "
+        'pdserve.toml must name one: to /v1/models it answered 404 and "{"detail": "Not Found"}"'
     )
 
 

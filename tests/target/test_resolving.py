@@ -36,6 +36,61 @@ def test_a_router_of_sglang(run, ask_target):
     run(scenario())
 
 
+def test_no_sglang_server_has_its_health_asked_since_that_generates(run, ask_target):
+    async def scenario():
+        worker = seen.sglang_worker()
+        async with seen.deployment(seen.sglang_router, worker, worker) as servers:
+            await ask_target(servers[0].url)
+            await ask_target(servers[1].url)
+            return {path for server in servers for path, _ in server.asked}
+
+    assert run(scenario()) == {"/v1/models", "/workers", "/server_info", "/get_server_info"}
+
+
+@pytest.mark.parametrize(("peer_is_local", "kept"), [(True, 2), (False, 0)])
+def test_a_loopback_address_is_ours_only_if_the_router_is_here(
+    run, ask_target, monkeypatch, peer_is_local, kept
+):
+    monkeypatch.setattr(inquiry, "is_local", lambda url: False)
+    if not peer_is_local:
+        monkeypatch.setattr(inquiry, "is_local_host", lambda host: False)
+
+    async def scenario():
+        worker = seen.vllm_worker()
+        async with seen.deployment(seen.vllm_router, worker, worker) as (router, *workers):
+            target = await ask_target(router.url)
+            assert sum(bool(one.asked) for one in workers) == kept
+            return target
+
+    target = run(scenario())
+    assert len(target.services) == 1 + kept
+    assert any("on its own machine: left out" in note for note in target.notes) is not peer_is_local
+
+
+def test_an_announced_name_that_does_not_resolve_here_is_left_out(run, ask_target):
+    async def scenario():
+        async with Server(seen.vllm_router(["http://prefill-0.invalid:8000"], [])) as router:
+            return await ask_target(router.url)
+
+    target = run(scenario())
+    assert len(target.services) == 1
+    assert any(
+        "prefill http://prefill-0.invalid:8000, of which the router tells:" in note
+        and note.endswith("left out")
+        for note in target.notes
+    )
+
+
+def test_long_names_do_not_flood_the_notes(run, ask_target):
+    async def scenario():
+        async with Server({"/v1/models": Said({"data": [{"id": "x" * 5000}, {"id": "y"}]})}) as server:
+            return await ask_target(server.url)
+
+    target = run(scenario())
+    assert target.model == "x" * 5000
+    assert max(map(len, target.notes)) == inquiry.LONGEST_LINE
+
+
 def test_a_router_of_vllm_with_two_prefill_servers_in_any_order(run, ask_target):
     async def scenario():
         async with Server(seen.vllm_worker()) as one, Server(seen.vllm_worker()) as two:
