@@ -241,7 +241,9 @@ class Connection(asyncio.Protocol):
                 data = os.read(sock.fileno(), 64 * 1024)
             except OSError:  # nothing there
                 return
-            if not data:  # reading from a connection that was reset looks like this, so what asyncio said stands
+            if (
+                not data
+            ):  # reading from a connection that was reset looks like this, so what asyncio said stands
                 return
             incoming.reader.feed(data, monotonic())
             if incoming.reader.over:

@@ -46,6 +46,7 @@ class ResponseReader:
     __slots__ = (
         "_at",
         "_bodyless",
+        "_field_count",
         "_fields",
         "_final",
         "_first",
@@ -85,6 +86,7 @@ class ResponseReader:
         self._fields: list[tuple[bytes, bytes]] = []
         self._phrase = b""
         self._first = b""
+        self._field_count = 0
         self._head_bytes = 0
         self._quiet_bytes = 0
         self._seen = 0
@@ -180,9 +182,10 @@ class ResponseReader:
         if self.complete:
             return
         self._head_bytes += len(name) + len(value) + 4
+        self._field_count += 1
         target = self._fields if self.head is None else self.trailers
         target.append((name, value))
-        if self._head_bytes > MAX_HEAD_BYTES or len(self._fields) + len(self.trailers) > MAX_FIELDS:
+        if self._head_bytes > MAX_HEAD_BYTES or self._field_count > MAX_FIELDS:
             self._headers_over_limit()
 
     def on_headers_complete(self) -> None:
@@ -197,6 +200,7 @@ class ResponseReader:
             raise _Unsupported(f"answered in HTTP/{version}, not HTTP/1.1")
         if 100 <= status < 200:
             self._phrase = b""
+            self._fields.clear()
             return
         self.timeline.headers = self._at
         fields = tuple(self._fields)
@@ -293,7 +297,7 @@ class ResponseReader:
         return f" ({size(int(lengths[0]))} announced)" if lengths else ", unfinished"
 
 
-class _Unsupported(Exception):  # noqa: N818 -- it is a reason, wrapped at once by the parser's own error
+class _Unsupported(Exception):
     """The response is HTTP, but of a kind that this transport doesn't speak."""
 
 

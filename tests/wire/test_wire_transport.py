@@ -248,16 +248,20 @@ def test_abandoning_a_stream_closes_the_connection(run: Run) -> None:
 
 def test_what_arrived_before_a_reset_is_yielded_first(run: Run) -> None:
     async def main(url: str) -> bytes:
-        received = b""
+        received = bytearray()
+
+        async def read(response: httpx.Response) -> None:
+            async for data in response.aiter_raw():
+                received.extend(data)
+
         async with (
             httpx.AsyncClient(transport=Transport()) as client,
             client.stream("GET", url) as response,
         ):
             await asyncio.sleep(0.3)
             with pytest.raises(httpx.ReadError, match="RST"):
-                async for data in response.aiter_raw():
-                    received += data
-        return received
+                await read(response)
+        return bytes(received)
 
     with Server(sending(CHUNKED + chunk(b"abc"), "rst")) as server:
         assert run(main(server.url)) == b"abc"
