@@ -10,6 +10,7 @@ from pytest_pdserve.report.markup import Html, clipped, join, tag
 from pytest_pdserve.report.style import STYLE
 from pytest_pdserve.report.troubles import Trouble, counts, gaps, names, troubles
 from pytest_pdserve.report.units import count, seconds
+from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS: Final = 200
 MOST_EVIDENCE: Final = 60
+MOST_REPLIES: Final = 40
 LONGEST_LINE: Final = 2_000
 """Characters of any one line; record.json has the whole."""
 LONGEST_REPLAY: Final = 16_000
@@ -146,7 +148,7 @@ def _latencies(record: RunRecord, budget: LatencyBudget | None) -> list[Html]:
     if not rows:
         return []
     caption = "All whole streamed replies of the run. ITL: the replies' own p50s and p99s."
-    table = _table(["latency", "p50", "p99", "budget", "replies"], rows, text=1)
+    table = _table(["latency", "p50", "p99", "budget", "replies"], rows, kind="latencies")
     return [tag("h2", "Latencies"), table, tag("p", caption, class_="quiet")]
 
 
@@ -159,37 +161,40 @@ def _not_covered(record: RunRecord) -> list[Html]:
 
 
 def _replies(probe: ProbeRecord) -> Html:
-    phases = list(dict.fromkeys(phase for reply in probe.replies for phase in reply.phases))
+    shown = _worth_showing(probe.replies)
+    phases = list(dict.fromkeys(phase for _, reply in shown for phase in reply.phases))
     heads = ["reply", "outcome", "waited for", "finish", "TTFT", "2nd token", "ITL p99", "E2E", "tokens"]
     rows = [
         [
             f"{number}",
-            _line(f"{reply.outcome}: {reply.reason}" if reply.reason else reply.outcome),
+            f"{reply.outcome}: {reply.reason}" if reply.reason else reply.outcome,
             reply.waited_for,
             reply.finish_reason or "",
             *(_time(value) for value in (reply.ttft, reply.second_token, reply.itl_p99, reply.e2e)),
             _tokens(reply),
             *(_time(reply.phases.get(phase)) for phase in phases),
         ]
-        for number, reply in enumerate(probe.replies, start=1)
+        for number, reply in shown
     ]
-    table = _table(heads + [phase.replace("_", " ") for phase in phases], rows, text=4)
-    if not probe.dropped_replies:
-        return table
-    return join(table, tag("p", f"and {count(probe.dropped_replies, 'more reply', 'more replies')} not kept"))
+    parts = [_table(heads + [phase.replace("_", " ") for phase in phases], rows, kind="replies")]
+    if more := len(probe.replies) - len(shown):
+        parts.append(tag("p", f"and {count(more, 'more reply', 'more replies')} in record.json"))
+    if probe.dropped_replies:
+        parts.append(tag("p", f"and {count(probe.dropped_replies, 'more reply', 'more replies')} not kept"))
+    return join(*parts)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, text: int) -> Html:
-    """The first `text` columns hold words, the others numbers."""
-    kinds = ["word" if column < text else "number" for column in range(len(heads))]
-    head = tag(
-        "tr", *(tag("th", name, scope="col", class_=kind) for name, kind in zip(heads, kinds, strict=True))
-    )
-    body = [
-        tag("tr", *(tag("td", _line(value), class_=kind) for value, kind in zip(row, kinds, strict=True)))
-        for row in rows
-    ]
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex="0")
+def _worth_showing(replies: Sequence[ReplyRecord]) -> list[tuple[int, ReplyRecord]]:
+    """At most `MOST_REPLIES` with their number from 1, in order; those that didn't end well before the others."""
+    ranked = sorted(enumerate(replies, start=1), key=lambda pair: pair[1].outcome == Outcome.COMPLETED)
+    return sorted(ranked[:MOST_REPLIES], key=lambda pair: pair[0])
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str) -> Html:
+    head = tag("tr", *(tag("th", name, scope="col") for name in heads))
+    body = [tag("tr", *(tag("td", _line(text)) for text in row)) for row in rows]
+    table = tag("table", tag("thead", head), tag("tbody", *body), class_=kind)
+    return tag("div", table, class_="wide", tabindex="0")
 
 
 def _lines(texts: Sequence[str]) -> Html:

@@ -56,8 +56,11 @@ span:is(.skipped, .xfailed, .rerun), :is(.skipped, .xfailed, .rerun) .col-result
 .pd :is(th, td), #results-table .pd :is(th, td) {
   border: 0; border-bottom: 1px solid var(--pd-line); padding: .25rem 1rem .25rem 0; text-align: left;
 }
-.pd .number, #results-table .pd .number { text-align: right; white-space: nowrap; }
-.pd td.word:nth-child(2) { min-width: 12rem; }
+.pd .latencies :is(th, td):nth-child(n + 2), #results-table .pd .replies :is(th, td):nth-child(n + 5) {
+  text-align: right; white-space: nowrap;
+}
+.pd .replies td:nth-child(2) { min-width: 12rem; }
+.extraHTML .pd { max-width: none; }
 @media print {
   .pd pre { max-height: none; }
   .pd .finding, .pd tr { break-inside: avoid; }
