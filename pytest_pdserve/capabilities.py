@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copying
+from pytest_pdserve.deployment import ProbeFailure
 from pytest_pdserve.load import Sends
 
 if TYPE_CHECKING:
@@ -57,10 +58,12 @@ class Capabilities:
             if name in self._failed:
                 raise CapabilityUnknown(f"whether the model can {name} is unknown: {self._failed[name]}")
             if name not in self._known:
-                # Held against the capability until the trial is over: a trial that hangs is not repeated.
-                self._failed[name] = "trying it out failed (see the probe that tried)"
-                self._known[name] = _try_copy(ask, source)
-                del self._failed[name]
+                try:
+                    self._known[name] = _try_copy(ask, source)
+                except ProbeFailure as failure:
+                    # What failed or hung once is not tried again at the cost of every probe that needs it.
+                    self._failed[name] = f"trying it out failed: {failure.finding.what}"
+                    raise
             if (why := self._known[name]) is not None:
                 raise CapabilityMissing(why)
 

@@ -3,6 +3,7 @@
 from pytest_pdserve.judge.budget import Latencies, LatencyBudget, Overrun, judge_budget
 from pytest_pdserve.judge.probe import (
     AGAINST,
+    OWN_STAGE,
     Finding,
     ProbeOutcome,
     ProbeRecord,
@@ -14,6 +15,7 @@ from pytest_pdserve.judge.verdict import Verdict, VerdictOutcome, judge_run
 
 __all__ = [
     "AGAINST",
+    "OWN_STAGE",
     "Course",
     "Finding",
     "Latencies",

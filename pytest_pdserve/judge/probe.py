@@ -27,6 +27,9 @@ class ProbeOutcome(StrEnum):
     """It would have applied, but something kept it from running."""
 
 
+OWN_STAGE = "own"
+"""The stage of a user's probes."""
+
 AGAINST = frozenset({ProbeOutcome.FAILED, ProbeOutcome.HUNG})
 """Outcomes that speak against the deployment."""
 
@@ -86,7 +89,7 @@ class ProbeRecord:
     id: str
     """pytest's node id."""
     stage: str
-    """The bundled suite's folder, or `own` for a user's probe."""
+    """The bundled suite's folder, or `OWN_STAGE`."""
     outcome: ProbeOutcome
     reason: str = ""
     """Why it was skipped, not run, inconclusive or broke; one line."""
@@ -100,6 +103,11 @@ class ProbeRecord:
     """How many further replies there were; a record keeps a bounded number."""
     answered: bool = False
     """Whether at least one whole answer came through the entry."""
+
+    @property
+    def checks_content(self) -> bool:
+        """Whether it judges what answers say: the oracle that every model has, or a user's own assertions."""
+        return "copy" in self.needs or self.stage == OWN_STAGE
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, strings and numbers."""

@@ -65,9 +65,9 @@ def _undecided(probes: Sequence[ProbeRecord]) -> list[str]:
     passed = [probe for probe in probes if probe.outcome is ProbeOutcome.PASSED]
     if not any(probe.answered for probe in passed):
         reasons.append("no probe that passed got an answer through the entry")
-    copying = [probe for probe in probes if "copy" in probe.needs]
-    if copying and not any(probe.outcome is ProbeOutcome.PASSED for probe in copying):
-        why = next((probe.reason for probe in copying if probe.reason), "none of them passed")
+    elif not any(probe.checks_content for probe in passed):
+        checking = [probe.reason for probe in probes if probe.checks_content and probe.reason]
+        why = checking[0] if checking else "no probe that checks what an answer says was run"
         reasons.append(f"nothing shows that answers are right: {why}")
     if waiting := [probe for probe in probes if probe.outcome is ProbeOutcome.NOT_RUN]:
         reasons.append(f"{len(waiting)} not run: {waiting[0].reason}")

@@ -10,6 +10,7 @@ import pytest
 
 import pytest_pdserve
 from pytest_pdserve.capabilities import CALIBRATION_SENDS
+from pytest_pdserve.judge import OWN_STAGE
 from pytest_pdserve.load import Sends
 from pytest_pdserve.markers import MARKS, Depth, read_mark
 from pytest_pdserve.run import allowance
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 STAGES: Final = {"health": 33.0, "correctness": 33.0, "sessions": 63.0, "stress": 63.0}
 """The bundled stages in the order in which they run, and the seconds that a probe of each may take by default."""
-OWN: Final = "own"
 OWN_SECONDS: Final = 63.0
 """Seconds that a user's probe may take if it doesn't say so itself, and nor does pytest-timeout's setting."""
 
@@ -62,7 +62,7 @@ def use_bundled_suites(config: pytest.Config) -> None:
 def stage_of(path: Path) -> str:
     """The stage of a test file: a bundled suite's folder, or `own`."""
     folder = suites_folder()
-    return path.relative_to(folder).parts[0] if path.is_relative_to(folder) else OWN
+    return path.relative_to(folder).parts[0] if path.is_relative_to(folder) else OWN_STAGE
 
 
 def is_probe(item: pytest.Item) -> TypeGuard[pytest.Function]:
@@ -117,7 +117,7 @@ class Collection:
         if deeper:
             config.hook.pytest_deselected(items=deeper)
         left = [item for item in items if item not in deeper]
-        order = [*STAGES, OWN]
+        order = [*STAGES, OWN_STAGE]
         items[:] = sorted(left, key=lambda item: order.index(stage_of(item.path)))
         for item in items:
             if is_probe(item):
@@ -133,7 +133,8 @@ class Collection:
         for sends in stated:
             total += sends or Sends()
         silent = sum(
-            sends is None and stage_of(item.path) == OWN for item, sends in zip(running, stated, strict=True)
+            sends is None and stage_of(item.path) == OWN_STAGE
+            for item, sends in zip(running, stated, strict=True)
         )
         some = self._selected_from is not None and len(probes) < self._selected_from
         self.plan = Plan(

@@ -17,8 +17,16 @@ import pytest
 
 from pytest_pdserve import __version__
 from pytest_pdserve.chat import http_client
-from pytest_pdserve.judge import LatencyBudget, ProbeOutcome, ProbeRecord, Verdict, VerdictOutcome, judge_run
-from pytest_pdserve.plugin.collection import OWN, Plan
+from pytest_pdserve.judge import (
+    OWN_STAGE,
+    LatencyBudget,
+    ProbeOutcome,
+    ProbeRecord,
+    Verdict,
+    VerdictOutcome,
+    judge_run,
+)
+from pytest_pdserve.plugin.collection import Plan
 from pytest_pdserve.report import (
     RunRecord,
     header_cells,
@@ -152,7 +160,7 @@ class Controller:
             self._keep(
                 ProbeRecord(
                     id=report.nodeid,
-                    stage=OWN,
+                    stage=OWN_STAGE,
                     outcome=ProbeOutcome.BROKE,
                     reason="the worker process died while this probe ran",
                 )
