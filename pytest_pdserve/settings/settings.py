@@ -126,7 +126,15 @@ def load(target: str, *, config: Path | None, folder: Path, environ: Mapping[str
     file = read(path) if path is not None else File()
     known = tuple(file.targets)
     if target == SIMULATION:
-        return Settings(name=SIMULATION, entry=None, simulated=True, file=path, known=known)
+        return Settings(
+            name=SIMULATION,
+            entry=None,
+            simulated=True,
+            budgets=file.sim.budgets,
+            limits=file.sim.limits,
+            file=path,
+            known=known,
+        )
     if path is not None and target in file.targets:
         return _listed(target, file.targets[target], path, known, environ)
     try:

@@ -153,8 +153,17 @@ def _target_name(name: str) -> str:
     return name
 
 
+class SimTable(Table):
+    """`[sim]`: what holds for the simulation, which needs no address."""
+
+    budgets: Budgets = Field(default=Budgets(), description="latency limits in seconds")
+    limits: Limits = Field(default=Limits(), description="what the run may not exceed")
+
+
 class File(Table):
     """The whole pdserve.toml."""
+
+    sim: SimTable = Field(default=SimTable(), description="budgets and limits of the simulation")
 
     targets: dict[Annotated[str, AfterValidator(_target_name)], TargetTable] = Field(
         default={}, description="a table [targets.NAME] for each deployment"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_pdserve.settings.lines import line_of
+from pytest_pdserve.settings.lines import LONGEST_VALUE, line_of
 
 TEXT = '''# a comment, entry = 1
 [targets.one]
@@ -50,6 +50,14 @@ a = 1
 )
 def test_where_a_key_stands(path, line):
     assert line_of(TEXT, path) == line
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"), [(LONGEST_VALUE - 10, LONGEST_VALUE - 6), (LONGEST_VALUE + 10, 1)]
+)
+def test_behind_a_value_that_is_too_long_for_the_search_the_table_is_named(lines, line):
+    text = "[table]\na = [\n" + "1,\n" * lines + "]\nb = 1\n"
+    assert line_of(text, ("table", "b")) == line
 
 
 @settings(deadline=None)

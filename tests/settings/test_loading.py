@@ -75,6 +75,10 @@ def test_every_key_arrives(write, tmp_path):
         "X-Tenant": "tenant-secret",
         "Authorization": "Bearer k-12345",
     }
+    for url in ("http://llm-07:30001", "http://llm-08:30000", "http://llm-09:1", "http://[::1]:2"):
+        assert found.credential.trusts(url), url
+    for url in ("http://llm-08:30001", "http://llm-10"):
+        assert not found.credential.trusts(url), url
 
 
 def test_defaults(write, tmp_path):
@@ -117,6 +121,12 @@ def test_the_simulation_needs_no_file(tmp_path):
     assert found.simulated
     assert found.entry is None
     assert found.name == "sim"
+
+
+def test_the_simulation_has_budgets_and_limits(write, tmp_path):
+    write("[sim]\nbudgets.e2e = 0.5\nlimits.deadline = 3\n")
+    found = settings("sim", tmp_path)
+    assert (found.budgets.e2e, found.limits.deadline) == (0.5, 3.0)
 
 
 @pytest.mark.parametrize("target", ["sim", "llm-07", "http://somewhere", "staging"])

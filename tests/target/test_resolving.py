@@ -4,7 +4,7 @@ import time
 import pytest
 import seen
 from pydantic import SecretStr
-from scripted import Said, Server, closed_port, silence
+from scripted import Said, Server, closed_port, hang_up, silence
 
 from pytest_pdserve.settings import Credential, Layout
 from pytest_pdserve.target import Role, Service, Target, TargetError, inquiry
@@ -89,6 +89,25 @@ def test_long_names_do_not_flood_the_notes(run, ask_target):
     target = run(scenario())
     assert target.model == "x" * 5000
     assert max(map(len, target.notes)) == inquiry.LONGEST_LINE
+
+
+def test_a_router_of_sglang_is_recognised_while_its_workers_say_nothing(run, ask_target):
+    async def scenario():
+        async with seen.deployment(seen.sglang_router, {"*": hang_up}, {"*": hang_up}) as (router, *_):
+            return await ask_target(router.url)
+
+    target = run(scenario())
+    assert target.engine == "sglang"
+    assert len(target.services) == 3
+    assert target.engine_version is None
+
+
+def test_a_server_that_calls_its_model_local_is_not_thereby_sglang(run, ask_target):
+    async def scenario():
+        async with Server({"/v1/models": seen.models("local")}) as server:
+            return await ask_target(server.url)
+
+    assert run(scenario()).engine == "openai"
 
 
 def test_a_router_of_vllm_with_two_prefill_servers_in_any_order(run, ask_target):
