@@ -69,9 +69,8 @@ def running(
     try:
         for wave in waves:
             began = time.monotonic()
-            # not `extend` of a whole list: what has started must be known when the next start fails
-            for service in wave:
-                up += (_start(service, logs, environ),)
+            # one by one as they start, so that those before a start that fails are ended too
+            up.extend(_start(service, logs, environ) for service in wave)
             for one in up[-len(wave) :]:
                 _wait(one, began + one.service.limit)
                 print(

@@ -110,8 +110,8 @@ def _kept(lane: Lane) -> Iterator[list[Running]]:
             lane.tune(services)
             (work / "deployment.json").write_text(describe(services))
             stack.callback((work / "deployment.json").unlink)
+            stack.callback(print, f"lab: stopping {lane.name}; logs are in {work}", flush=True)
             yield services
-            print(f"lab: stopping {lane.name}; logs are in {work}", flush=True)
 
 
 def _started(lane: Lane, folder: Path, work: Path, stack: contextlib.ExitStack) -> list[Running]:

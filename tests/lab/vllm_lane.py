@@ -28,6 +28,9 @@ OFFLINE = {
 ON_LOOPBACK = {"VLLM_HOST_IP": "127.0.0.1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 POLITE = 5
 """How nice the engines are: they share the machine with the ones who test them."""
+PATIENCE = 3600
+"""Seconds an engine waits for its worker process. By default it gives up after 300 and ends itself, and a worker that a
+check stops would take the deployment along."""
 POLLING = 19
 """How nice the thread is that polls the network all the time."""
 
@@ -109,6 +112,7 @@ class VllmLane(Lane):
             | {
                 "VLLM_TARGET_DEVICE": "cpu",
                 "VLLM_CPU_KVCACHE_SPACE": "1",
+                "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(PATIENCE),
                 "VLLM_CPU_OMP_THREADS_BIND": str(core),
                 "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
                 "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.ports[f"{role} side channel"]),

@@ -1,0 +1,71 @@
+"""The bundled suites against real vLLM: sound, with decode's worker process stopped, and sound again."""
+
+import json
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab import folders
+from tests.lab.conftest import RUN_LIMIT, Accept
+from tests.lab.processes import descendants
+from tests.lab.vllm_lane import VllmLane
+
+pytestmark = pytest.mark.timeout(2 * RUN_LIMIT)
+
+PORTS = VllmLane.ports
+TARGET = f"""
+entry = "http://127.0.0.1:{PORTS["router"]}"
+engine = "vllm"
+prefill = ["http://127.0.0.1:{PORTS["prefill"]}"]
+decode = ["http://127.0.0.1:{PORTS["decode"]}"]
+"""
+
+
+@pytest.fixture
+def stopped_decode_worker() -> Iterator[int]:
+    """Stop the process that computes for decode (not the one that answers HTTP) until the test ends."""
+    services = json.loads((folders.build("vllm") / "deployment.json").read_text())
+    (worker,) = (
+        pid for pid, name in descendants(services["decode"]["pid"]) if name.startswith("VLLM::Worker")
+    )
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        yield worker
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+def test_sound_deployment_is_accepted(accept: Accept) -> None:
+    run = accept(TARGET)
+
+    assert run.status == 0
+    assert run.verdict == "ACCEPTED"
+    assert re.search(r"^ ACCEPTED +lab in ", run.output, re.MULTILINE)
+    assert {probe["outcome"] for probe in run.record["probes"]} == {"passed"}
+
+
+def test_stopped_decode_worker_is_found(accept: Accept, stopped_decode_worker: int) -> None:
+    run = accept(TARGET)
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORTS['decode']}/health", timeout=10) as health:
+        assert health.status == 200
+
+    assert run.status == 1
+    assert run.verdict == "REJECTED"
+    hangs = [finding for probe in run.probes("hung") for finding in probe["findings"]]
+    assert any(re.search(r"headers after \d+\.\d s, then nothing for \d+\.\d s", str(hang)) for hang in hangs)
+    # the hang cost its own probe only: every probe has an outcome, and what needs no answer passed
+    collected = re.search(r"^collected (\d+) items", run.output, re.MULTILINE)
+    assert collected
+    assert len(run.record["probes"]) == int(collected[1])
+    assert any("test_service_answers[decode]" in probe["id"] for probe in run.probes("passed"))
+
+
+def test_deployment_is_accepted_again_once_the_worker_goes_on(accept: Accept) -> None:
+    run = accept(TARGET)
+
+    assert run.status == 0
+    assert run.verdict == "ACCEPTED"
