@@ -1,0 +1,3 @@
+"""For our own tests: pytest's plugin that tests plugins."""
+
+pytest_plugins = ["pytester"]
