@@ -81,7 +81,7 @@ class Worker:
             ask = parse_ask(parse_body(await request.body()), surface, self._plan.model)
             self._engine.check(ask)
             if ask.stream:
-                return StreamingResponse(self._stream(ask), media_type="text/event-stream")
+                return StreamingResponse(self._stream(ask), headers={"content-type": "text/event-stream"})
             return await unless_disconnected(request, self._whole(ask))
         except AskError as error:
             status, body = sglang.error_body(error)

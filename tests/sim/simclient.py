@@ -49,13 +49,20 @@ class Answer:
 
 
 def call(
-    base: str, path: str, body: Any = None, *, raw: bytes | None = None, method: str | None = None
+    base: str,
+    path: str,
+    body: Any = None,
+    *,
+    raw: bytes | None = None,
+    method: str | None = None,
+    timeout_s: float = CALL_S,
 ) -> Answer:
     """One request on a fresh connection; `body` is sent as JSON, `raw` as it is."""
-    connection = http.client.HTTPConnection(urlsplit(base).netloc, timeout=CALL_S)
+    connection = http.client.HTTPConnection(urlsplit(base).netloc, timeout=timeout_s)
     try:
         content = raw if raw is not None else None if body is None else json.dumps(body).encode()
-        connection.request(method or ("GET" if content is None else "POST"), path, content)
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        connection.request(method or ("GET" if content is None else "POST"), path, content, headers)
         response = connection.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
         return Answer(response.status, headers, response.read())
@@ -63,10 +70,11 @@ def call(
         connection.close()
 
 
-def chat(base: str, *texts: str, **more: Any) -> Answer:
+def chat(base: str, *texts: str, timeout_s: float = CALL_S, **more: Any) -> Answer:
     """A chat with turns spoken by user, assistant, user ... in this order."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-    return call(base, "/v1/chat/completions", {"messages": messages, "max_tokens": 32, **more})
+    body = {"model": "m", "messages": messages, "max_tokens": 32, **more}
+    return call(base, "/v1/chat/completions", body, timeout_s=timeout_s)
 
 
 def copying(code: str) -> tuple[str, ...]:

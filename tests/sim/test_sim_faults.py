@@ -36,7 +36,9 @@ def open_stream(sim: Simulation, timeout_s: float = 5.0) -> Iterator[http.client
     connection = http.client.HTTPConnection(urlsplit(sim.entry).netloc, timeout=timeout_s)
     try:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 8}
-        connection.request("POST", "/v1/chat/completions", json.dumps(body))
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         with connection.getresponse() as response:
             yield response
     finally:
@@ -65,7 +67,8 @@ def test_an_unstreamed_hang_has_no_headers_and_ends_with_its_client(faulty: Simu
     faulty.set_faults("hang-before-first-token")
     address = urlsplit(faulty.entry)
     body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
     with socket.create_connection((address.hostname, address.port), timeout=0.5) as raw:
         raw.sendall(head.encode() + body)
         with pytest.raises(TimeoutError):

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from simclient import call, chat, copying, eventually
+from simclient import call, chat, copying, eventually, gauge
 
 from pytest_pdserve.sim.launch import SimError, Simulation, start
+from pytest_pdserve.sim.plan import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +161,7 @@ def test_every_pair_gets_its_turn() -> None:
 
 
 def test_a_dead_decode_is_a_502_that_names_it_and_the_rest_lives_on() -> None:
-    with start() as sim:
+    with start(timing=Timing(bootstrap_timeout_s=0.2)) as sim:
         os.kill(sim.pids["decode-0"], signal.SIGKILL)
         answer = chat(sim.entry, "hello")
         assert answer.status == 502
@@ -171,11 +172,13 @@ def test_a_dead_decode_is_a_502_that_names_it_and_the_rest_lives_on() -> None:
         }
         assert answer.headers["x-smg-error-code"] == "decode_server_error"
         assert call(sim.entry, "/health").status == 200
+        assert gauge(sim.prefill[0], "sglang:num_bootstrap_failed_reqs_total") == 5
 
 
-def test_a_dead_prefill_is_a_502_that_names_it() -> None:
+def test_a_dead_prefill_is_an_error() -> None:
     with start() as sim:
         os.kill(sim.pids["prefill-0"], signal.SIGKILL)
+        assert "Decode transfer failed" in chat(sim.entry, "hello").json["error"]["message"]
         error = chat(sim.entry, "hello", stream=True).json["error"]
         assert error["code"] == "prefill_server_error"
         assert error["message"].endswith("/v1/chat/completions). This will cause decode timeout.")
