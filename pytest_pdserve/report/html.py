@@ -191,7 +191,7 @@ def _worth_showing(replies: Sequence[ReplyRecord]) -> list[tuple[int, ReplyRecor
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str) -> Html:
-    head = tag("tr", *(tag("th", name, scope="col") for name in heads))
+    head = tag("tr", *(tag("th", _line(name), scope="col") for name in heads))
     body = [tag("tr", *(tag("td", _line(text)) for text in row)) for row in rows]
     table = tag("table", tag("thead", head), tag("tbody", *body), class_=kind)
     return tag("div", table, class_="wide", tabindex="0")
