@@ -1,0 +1,1 @@
+"""What our wire costs beside others: `python -m bench`, from a checkout."""
