@@ -3,7 +3,7 @@
 from typing import Final
 
 from pytest_pdserve.engines.dynamo import DYNAMO
-from pytest_pdserve.engines.engine import Engine, VersionSource
+from pytest_pdserve.engines.engine import MODELS_PATH, WORKERS_PATH, Engine, VersionSource
 from pytest_pdserve.engines.openai import OPENAI
 from pytest_pdserve.engines.sglang import SGLANG
 from pytest_pdserve.engines.vllm import VLLM
@@ -11,4 +11,14 @@ from pytest_pdserve.engines.vllm import VLLM
 ENGINES: Final = {engine.name: engine for engine in (SGLANG, VLLM, DYNAMO, OPENAI)}
 """Every family by name."""
 
-__all__ = ["DYNAMO", "ENGINES", "OPENAI", "SGLANG", "VLLM", "Engine", "VersionSource"]
+__all__ = [
+    "DYNAMO",
+    "ENGINES",
+    "MODELS_PATH",
+    "OPENAI",
+    "SGLANG",
+    "VLLM",
+    "WORKERS_PATH",
+    "Engine",
+    "VersionSource",
+]

@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+MODELS_PATH: Final = "/v1/models"
+"""Where every family lists its models: a part of the OpenAI API."""
+
+WORKERS_PATH: Final = "/workers"
+"""Where sglang-router and vllm-router list their workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +35,4 @@ class Engine:
     In order of preference; 404 means that this version lacks the path and the next one holds. None of
     them makes a server compute anything.
     """
-    models_path: str = "/v1/models"
-    workers_path: str | None = None
-    """Where a router lists its workers."""
     versions: tuple[VersionSource, ...] = ()

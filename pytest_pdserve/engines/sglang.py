@@ -20,7 +20,6 @@ SGLANG: Final = Engine(
         "prefill": _WORKER,
         "decode": _WORKER,
     },
-    workers_path="/workers",
     versions=(
         VersionSource(at="worker", path="/server_info", keys=("version",)),
         VersionSource(at="worker", path="/get_server_info", keys=("version",)),

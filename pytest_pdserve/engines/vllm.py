@@ -13,6 +13,5 @@ VLLM: Final = Engine(
         "prefill": ("/health",),
         "decode": ("/health",),
     },
-    workers_path="/workers",
     versions=(VersionSource(at="worker", path="/version", keys=("version",)),),
 )
