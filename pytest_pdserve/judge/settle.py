@@ -37,9 +37,9 @@ class Settle:
 
     course: Course
     steady: float | None = None
-    """The median of the last three; None unless settled."""
+    """The median of the last three; None unless they agree and keep the budget."""
     cold_penalty: float | None = None
-    """What the answers before cost beyond the steady latency, together; None unless settled."""
+    """What the answers before cost beyond the steady latency, together; None where `steady` is."""
     slower_at: int | None = None
     """The first answer that falsifies the warm-up."""
     hung_at: int | None = None
