@@ -3,7 +3,7 @@
 from typing import Final
 
 from pytest_pdserve.engines.dynamo import DYNAMO
-from pytest_pdserve.engines.engine import MODELS_PATH, WORKERS_PATH, Engine, VersionSource
+from pytest_pdserve.engines.engine import WORKERS_PATH, Engine, VersionSource
 from pytest_pdserve.engines.openai import OPENAI
 from pytest_pdserve.engines.sglang import SGLANG
 from pytest_pdserve.engines.vllm import VLLM
@@ -14,7 +14,6 @@ ENGINES: Final = {engine.name: engine for engine in (SGLANG, VLLM, DYNAMO, OPENA
 __all__ = [
     "DYNAMO",
     "ENGINES",
-    "MODELS_PATH",
     "OPENAI",
     "SGLANG",
     "VLLM",

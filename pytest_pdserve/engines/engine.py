@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-MODELS_PATH: Final = "/v1/models"
-"""Where every family lists its models: a part of the OpenAI API."""
-
 WORKERS_PATH: Final = "/workers"
 """Where sglang-router and vllm-router list their workers."""
 
@@ -35,4 +32,5 @@ class Engine:
     In order of preference; 404 means that this version lacks the path and the next one holds. None of
     them makes a server compute anything.
     """
+    models_path: str = "/v1/models"
     versions: tuple[VersionSource, ...] = ()

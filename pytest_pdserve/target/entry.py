@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from pytest_pdserve.engines import MODELS_PATH
+from pytest_pdserve.engines import OPENAI
 from pytest_pdserve.settings import Settings, did_you_mean
 from pytest_pdserve.target.ask import Answer
 from pytest_pdserve.target.models import Model, read_models
@@ -46,7 +46,7 @@ def _completed(answer: Answer, where: str) -> Entry:
     models = read_models(answer.json)
     if models is None:
         raise TargetError(
-            f"{where} is no LLM server: to {MODELS_PATH} it answered {answer.shown()}, not a list of models"
+            f"{where} is no LLM server: to {OPENAI.models_path} it answered {answer.shown()}, not a list of models"
         )
     if not models:
         return Entry(notes=(f"{where} offers no model at present",))
@@ -57,7 +57,7 @@ def _refused(answer: Answer, settings: Settings, where: str) -> Entry:
     status = answer.status or 0
     if status in (401, 403):
         raise rights(status, sent=bool(settings.credential.headers_for(answer.exchange.url)), where=where)
-    saying = f"to {MODELS_PATH} it answered {status} and {answer.shown()}"
+    saying = f"to {OPENAI.models_path} it answered {status} and {answer.shown()}"
     if status >= 500 or status == 429:
         return Entry(notes=(f"{where} is not well: {saying}",))
     if settings.model is not None:

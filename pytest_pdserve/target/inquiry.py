@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from pytest_pdserve.engines import DYNAMO, ENGINES, MODELS_PATH, OPENAI, WORKERS_PATH
+from pytest_pdserve.engines import DYNAMO, ENGINES, OPENAI, WORKERS_PATH
 from pytest_pdserve.settings import LAYOUT, Settings, authority, one_line
 from pytest_pdserve.target.ask import Answer, ask, refuses_chat
 from pytest_pdserve.target.detect import engine_name, read_version
@@ -72,12 +72,14 @@ class _Inquiry:
         self.notes: list[str] = []
 
     async def target(self) -> Target:
-        models, workers = await self._ask_all([self.entry + MODELS_PATH, self.router + WORKERS_PATH], FIRST)
+        models, workers = await self._ask_all(
+            [self.entry + OPENAI.models_path, self.router + WORKERS_PATH], FIRST
+        )
         said = judge(models, self.settings, self.where)
         self.notes += said.notes
         told = await self._told(workers)
         candidates = self._candidates(told)
-        urls = [one.url + MODELS_PATH for one in candidates]
+        urls = [one.url + OPENAI.models_path for one in candidates]
         # On SGLang's workers /health generates, so only what offers no model, as none of them does, is asked.
         health_too = models.ok and not said.models
         answers = await self._ask_all(urls + [self.entry + "/health"] * health_too, WORKERS)
