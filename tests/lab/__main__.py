@@ -41,8 +41,6 @@ def main() -> int:
                 keeper.down(lane)
             case _:
                 return keeper.run(lane, more)
-    except KeyboardInterrupt:
-        return 130
     except (SetupError, StartError, IsolationError, keeper.BusyError) as failed:
         print(f"lab: {failed}", file=sys.stderr)
         return 1

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.lab.conftest import RUN_LIMIT, Accept
-from tests.lab.dynamo_lane import DynamoLane
+from tests.lab.dynamo_lane import PORTS
 
 pytestmark = pytest.mark.timeout(RUN_LIMIT)
 
 TARGET = f"""
-entry = "http://127.0.0.1:{DynamoLane.ports["frontend"]}"
+entry = "http://127.0.0.1:{PORTS["frontend"]}"
 engine = "dynamo"
 """
 

@@ -12,11 +12,10 @@ import pytest
 from tests.lab import folders
 from tests.lab.conftest import RUN_LIMIT, Accept
 from tests.lab.processes import descendants
-from tests.lab.vllm_lane import VllmLane
+from tests.lab.vllm_lane import PORTS
 
 pytestmark = pytest.mark.timeout(2 * RUN_LIMIT)
 
-PORTS = VllmLane.ports
 TARGET = f"""
 entry = "http://127.0.0.1:{PORTS["router"]}"
 engine = "vllm"

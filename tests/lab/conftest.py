@@ -45,7 +45,9 @@ def accept(tmp_path: Path) -> Accept:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "PDSERVE_"))}
 
     def run(table: str) -> Run:
-        (tmp_path / "pytest.ini").write_text("[pytest]\n")  # or the checkout's settings would be found upwards
+        (tmp_path / "pytest.ini").write_text(
+            "[pytest]\n"
+        )  # or the checkout's settings would be found upwards
         (tmp_path / "pdserve.toml").write_text(f"[targets.lab]\n{table}")
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "--pd-target=lab"],

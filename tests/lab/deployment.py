@@ -108,7 +108,7 @@ def _wait(one: Running, deadline: float) -> None:
         if ended := one.ended():
             raise StartError(ended)
         if time.monotonic() > deadline:
-            raise StartError(f"{one.service.name} not ready after {one.service.limit:.0f} s\n{tail(one.log)}")
+            raise StartError(f"{one.service.name} not ready after {one.service.limit:g} s\n{tail(one.log)}")
         time.sleep(ASK_AGAIN)
 
 

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from tests.lab.deployment import Service
-from tests.lab.environment import Step, pip, prepare, python
+from tests.lab.environment import pip, prepare, python, venv
 from tests.lab.lane import Lane
 
 HERE = Path(__file__).parent
@@ -28,6 +27,13 @@ NEEDED = (
 LOCK = HERE / "dynamo.lock"
 MODEL = "tiny"
 
+PORTS: Mapping[str, int] = {
+    "frontend": 18200,
+    "prefill": 18201,
+    "decode": 18202,
+    "prefill bootstrap": 18290,
+}
+
 
 class DynamoLane(Lane):
     """The frontend and its mock engines: they find each other by a folder and talk over loopback."""
@@ -36,19 +42,15 @@ class DynamoLane(Lane):
     # its ZMQ and bootstrap ports listen on every interface, and no option changes that
     isolated = True
     checks = "check_dynamo.py"
-    ports: ClassVar[Mapping[str, int]] = {
-        "frontend": 18200,
-        "prefill": 18201,
-        "decode": 18202,
-        "prefill bootstrap": 18290,
-    }
+    ports = PORTS
 
     def prepare(self, folder: Path) -> bool:
         """Install Dynamo and write the model's tokenizer and settings."""
         steps = (
+            venv(folder),
             pip(folder, "install", "-q", "-c", str(LOCK), RUNTIME, *NEEDED),
             pip(folder, "install", "-q", "--no-deps", DYNAMO),
-            Step((str(python(folder)), "-P", str(HERE / "make_tiny.py"), "model")),
+            (str(python(folder)), "-P", str(HERE / "make_tiny.py"), "model"),
         )
         pins = (RUNTIME, DYNAMO, *NEEDED, LOCK.read_text(), (HERE / "make_tiny.py").read_text())
         return prepare(folder, pins, steps, os.environ)
@@ -66,12 +68,12 @@ class DynamoLane(Lane):
             "DYN_EVENT_PLANE": "zmq",
             "HF_HUB_OFFLINE": "1",
         }
-        bootstrap = ("--bootstrap-ports", str(self.ports["prefill bootstrap"]))
+        bootstrap = ("--bootstrap-ports", str(PORTS["prefill bootstrap"]))
         frontend = (
             "--http-host",
             "127.0.0.1",
             "--http-port",
-            str(self.ports["frontend"]),
+            str(PORTS["frontend"]),
             "--router-mode",
             "round-robin",
         )
@@ -82,7 +84,7 @@ class DynamoLane(Lane):
                 Service(
                     "frontend",
                     (str(python(folder)), "-m", "dynamo.frontend", *frontend),
-                    self.ports["frontend"],
+                    PORTS["frontend"],
                     path="/v1/models",
                     answer=f'"{MODEL}"'.encode(),
                     environ=environ,
@@ -104,8 +106,6 @@ class DynamoLane(Lane):
         )
         endpoint = ("--endpoint", f"dyn://dynamo.{component}.generate")
         command = (str(python(folder)), "-m", "dynamo.mocker", *options, *endpoint, *more)
-        system = {"DYN_SYSTEM_PORT": str(self.ports[role])}
+        system = {"DYN_SYSTEM_PORT": str(PORTS[role])}
         # a mock engine's /health is 503 while it serves; its metrics are there from the start
-        return Service(
-            role, command, self.ports[role], path="/metrics", environ={**environ, **system}, limit=60.0
-        )
+        return Service(role, command, PORTS[role], path="/metrics", environ={**environ, **system}, limit=60.0)

