@@ -1,3 +1,6 @@
-"""For our own tests: pytest's plugin that tests plugins."""
+"""For our own tests: a busy machine must not fail what Hypothesis draws."""
 
-pytest_plugins = ["pytester"]
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
