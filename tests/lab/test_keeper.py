@@ -157,14 +157,17 @@ raise SystemExit(keeper.up(lane))
     with subprocess.Popen(
         [sys.executable, "-c", up], cwd=folders.CHECKOUT, stdout=subprocess.DEVNULL
     ) as process:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "build/small/deployment.json").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        keeper.down(lane)
+        try:
+            deadline = time.monotonic() + 20
+            while not (tmp_path / "build/small/deployment.json").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            keeper.down(lane)
 
-        assert not lane.listening()
-        assert process.wait(20) == 128 + signal.SIGTERM
+            assert not lane.listening()
+            assert process.wait(20) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
 
 
 def test_down_with_nothing_up_does_nothing(tmp_path: Path) -> None:
