@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import httpx
 
@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from pytest_pdserve.wire.loop import LoopThread
     from pytest_pdserve.wire.transport import Transport
 
-BOUND = 3600.0
+STEP: Final = 3600.0
 """Backstop in seconds for one step of an exchange; the request's own httpx timeouts come first."""
+CLOSING: Final = 10.0
+"""Seconds that closing a response or all connections may take."""
 
 
 class BridgeTransport(httpx.BaseTransport):
@@ -25,11 +27,16 @@ class BridgeTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request; raises httpx's own exceptions."""
-        body = request.read()
+        # A body that a generator makes can't be made on the loop; once read, httpx keeps it as a plain one.
+        request.read()
         on_loop = httpx.Request(
-            request.method, request.url, headers=request.headers, content=body, extensions=request.extensions
+            request.method,
+            request.url,
+            headers=request.headers,
+            stream=request.stream,
+            extensions=request.extensions,
         )
-        response = self._loop.run(self._transport.handle_async_request, on_loop, bound=BOUND)
+        response = self._loop.run(self._transport.handle_async_request, on_loop, bound=STEP)
         stream = response.stream
         if not isinstance(stream, httpx.AsyncByteStream):
             raise TypeError("the transport's stream is not an asynchronous one")
@@ -42,7 +49,7 @@ class BridgeTransport(httpx.BaseTransport):
 
     def close(self) -> None:
         """Close all connections."""
-        self._loop.run(self._transport.aclose, bound=BOUND)
+        self._loop.run(self._transport.aclose, bound=CLOSING)
 
 
 class _BridgeStream(httpx.SyncByteStream):
@@ -52,11 +59,11 @@ class _BridgeStream(httpx.SyncByteStream):
 
     def __iter__(self) -> Iterator[bytes]:
         chunks = aiter(self._stream)
-        while (chunk := self._loop.run(_next_chunk, chunks, bound=BOUND)) is not None:
+        while (chunk := self._loop.run(_next_chunk, chunks, bound=STEP)) is not None:
             yield chunk
 
     def close(self) -> None:
-        self._loop.run(self._stream.aclose, bound=BOUND)
+        self._loop.run(self._stream.aclose, bound=CLOSING)
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
