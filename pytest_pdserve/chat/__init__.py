@@ -7,9 +7,11 @@ from pytest_pdserve.chat.copying import (
     Copying,
     first_code,
     new_copying,
+    new_copyings,
     turn,
 )
-from pytest_pdserve.chat.reading import cut, error_text, read_reply
+from pytest_pdserve.chat.foreign import cut, error_text
+from pytest_pdserve.chat.reading import read_reply
 from pytest_pdserve.chat.replay import curl
 from pytest_pdserve.chat.reply import Choice, Reply, ToolCall, Usage
 from pytest_pdserve.chat.request import ChatRequest, Message, chat_request, completion_request
@@ -34,6 +36,7 @@ __all__ = [
     "first_code",
     "http_client",
     "new_copying",
+    "new_copyings",
     "read_reply",
     "turn",
 ]

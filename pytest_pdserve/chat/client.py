@@ -32,12 +32,14 @@ def http_client(
     """An httpx client over our transport.
 
     Proxies of the environment are not used (a probe must know its path), redirects are not followed, and each
-    request carries what `credential` allows for its URL. httpx's own timeouts are 30 s a phase.
+    request carries what `credential` allows for its URL and its caller didn't set. httpx's own timeouts are 30 s a
+    phase.
     """
 
     async def add_credential(request: httpx.Request) -> None:
         if credential is not None:
-            request.headers.update(credential.headers_for(str(request.url)))
+            for name, value in credential.headers_for(str(request.url)).items():
+                request.headers.setdefault(name, value)
 
     return httpx.AsyncClient(
         transport=transport or Transport(),
@@ -62,10 +64,14 @@ class ChatClient:
         http: httpx.AsyncClient | None = None,
         gather_evidence: Callable[[], Awaitable[Sequence[str]]] | None = None,
     ) -> None:
-        """`gather_evidence` is awaited while a hung request is still open; its lines go into the reply."""
+        """`http` has to be a client over our transport, and stays the caller's to close.
+
+        `gather_evidence` is awaited while a hung request is still open; its lines go into the reply.
+        """
         self._target = target
         self._credential = credential or Credential(entry=target.entry)
         self._http = http or http_client(self._credential)
+        self._own_http = http is None
         self._gather_evidence = gather_evidence
 
     async def __aenter__(self) -> ChatClient:
@@ -74,7 +80,8 @@ class ChatClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.aclose()
+        if self._own_http:
+            await self._http.aclose()
 
     async def chat(
         self,
@@ -154,7 +161,8 @@ class ChatClient:
     def replay(self, request: ChatRequest) -> str:
         """A curl command that sends `request` to the entry, secrets as shell variables."""
         url = self._target.entry + request.path
-        return curl(url, request, variables=self._credential.variables_for(url))
+        command = curl(url, request, variables=self._credential.variables_for(url))
+        return self._credential.mask(command)
 
     def _model(self) -> str:
         if self._target.model is None:

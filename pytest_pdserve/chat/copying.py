@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Iterator
 
     from pytest_pdserve.chat.request import Message
 
 EXAMPLES = 3
 DIGITS = 6
+MOST_DRAWS = 20_000
 COPY_MAX_TOKENS = 16
 """Enough for six digits where each is a token of its own, and for what a chat template adds."""
 COPY_PROMPT_TOKENS = 400
@@ -49,11 +52,48 @@ def turn(asked: str, answered: str) -> list[Message]:
 
 def first_code(text: str) -> str | None:
     """The first run of six or more digits in `text`."""
-    found = re.search(rf"\d{{{DIGITS},}}", text)
+    found = re.search(rf"[0-9]{{{DIGITS},}}", text)
     return found.group() if found else None
 
 
 def new_copying(source: random.Random, *, examples: int = EXAMPLES) -> Copying:
-    """A fresh code and fresh examples, all different."""
-    codes = source.sample(range(10 ** (DIGITS - 1), 10**DIGITS), examples + 1)
-    return Copying(code=str(codes[0]), examples=tuple(str(code) for code in codes[1:]))
+    """A fresh code and fresh examples: see `new_copyings`."""
+    return new_copyings(source, 1, examples=examples)[0]
+
+
+def new_copyings(source: random.Random, count: int, *, examples: int = EXAMPLES) -> list[Copying]:
+    """Fresh codes and examples for `count` requests that run together.
+
+    Every code has six different digits (a 135M-parameter model got one in four wrong of those made of two digits,
+    none of 200 random ones). In one conversation no two codes share three digits in a row, and in the whole batch no
+    two have the same digits in more than three places: so a model's own slip is never another request's code.
+
+    Raises ValueError when so many codes are not found; 300 requests with three examples each always were, and
+    60 examples in one conversation.
+    """
+    taken: set[str] = set()
+    return [_draw_one(source, examples, taken) for _ in range(count)]
+
+
+def _draw_one(source: random.Random, examples: int, taken: set[str]) -> Copying:
+    codes: list[str] = []
+    runs: set[str] = set()
+    for _ in range(MOST_DRAWS):
+        if len(codes) > examples:
+            break
+        code = "".join(source.sample("0123456789", DIGITS))
+        own_runs = {code[start : start + 3] for start in range(DIGITS - 2)}
+        own_places = set(_places(code))
+        if code[0] != "0" and runs.isdisjoint(own_runs) and taken.isdisjoint(own_places):
+            codes.append(code)
+            runs |= own_runs
+            taken |= own_places
+    else:
+        raise ValueError(f"there are not so many codes that differ enough: {examples + 1} more are wanted")
+    return Copying(code=codes[-1], examples=tuple(codes[:-1]))
+
+
+def _places(code: str) -> Iterator[str]:
+    """The code with any two of its places blank: two codes have one in common when they agree in four places."""
+    for first, second in combinations(range(DIGITS), 2):
+        yield f"{code[:first]}_{code[first + 1 : second]}_{code[second + 1 :]}"

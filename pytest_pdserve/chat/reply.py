@@ -40,8 +40,12 @@ class Choice:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish_reason: str | None = None
+    """In the server's words, at most 300 characters of them."""
     output_at: tuple[float, ...] = ()
-    """When each event with output arrived, in monotonic seconds; text, reasoning and tool calls all count."""
+    """When each event with output arrived, in monotonic seconds; text, reasoning and tool calls all count.
+
+    One event may carry several tokens: these are events, not tokens.
+    """
 
     @property
     def empty(self) -> bool:
@@ -62,11 +66,12 @@ class Reply:
 
     request: ChatRequest
     exchange: Exchange
+    """What came over the wire; its header fields are masked, the bytes of its body are as they came."""
     outcome: Outcome
     reason: str
     """One line for people; empty when completed."""
     waited_for: str
-    """What was being waited for when it ended: a phase of the wire, `first token`, `token 12`, or `done`."""
+    """What was being waited for when it ended: a phase of the wire, `first token`, `token 12`, `[DONE]`, or `done`."""
     choices: tuple[Choice, ...] = ()
     usage: Usage | None = None
     model: str | None = None

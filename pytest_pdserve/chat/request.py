@@ -37,12 +37,16 @@ class ChatRequest:
     def most_prompt_tokens(self) -> int:
         """An upper bound of the prompt's tokens: a byte-level tokenizer makes at most one token a byte.
 
-        32 a message are added for what a chat template puts around it, and 64 for a default system prompt.
+        32 a message are added for what a chat template puts around it, and 64 for a default system prompt and the
+        tokens that begin every prompt.
         """
         if self.path == COMPLETION_PATH:
-            return len(str(self.body["prompt"]).encode())
-        texts = [str(message.get("content") or "") for message in self.body["messages"]]
-        return sum(len(text.encode()) + 32 for text in texts) + len(str(self.body.get("tools") or "")) + 64
+            return _bytes(self.body["prompt"]) + 64
+        said = sum(
+            _bytes(message.get("content")) + _bytes(message.get("tool_calls")) + 32
+            for message in self.body["messages"]
+        )
+        return said + _bytes(self.body.get("tools")) + 64
 
 
 def chat_request(
@@ -103,3 +107,8 @@ def _streaming(stream: bool) -> dict[str, Any]:
 
 def _given(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if value is not None}
+
+
+def _bytes(part: Any) -> int:
+    """The bytes of a part of the prompt as text, whatever it is made of."""
+    return len(str(part).encode("utf-8", "replace")) if part else 0
