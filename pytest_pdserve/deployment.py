@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -193,7 +193,8 @@ class Deployment:
     ) -> list[Reply]:
         self._account(requests)
         left = self.time_left - (time.monotonic() - self.began)
-        deadline = min(deadline, self.longest_wait or deadline, left)
+        wanted = min(deadline, self.longest_wait or deadline)
+        deadline = min(wanted, left)
         if deadline <= 0:
             spent = ", ".join(_brief(reply) for reply in self.replies[-4:])
             raise ProbeHang(
@@ -205,20 +206,28 @@ class Deployment:
         replies = self.loop.run(
             together, [partial(ask, request) for request in requests], bound=deadline + BACKSTOP
         )
+        if left < wanted:
+            # A hang of two seconds would say little without it.
+            note = f"it had only the {left:.1f} s that were left of the probe's {self.time_left:.0f} s"
+            replies = [
+                replace(reply, evidence=(note, *reply.evidence)) if reply.outcome is Outcome.HUNG else reply
+                for reply in replies
+            ]
         self.replies.extend(replies)
         return replies
 
     def _account(self, requests: Sequence[ChatRequest]) -> None:
-        self.sent += Sends(
+        if self.most_at_once is not None and len(requests) > self.most_at_once:
+            raise NotRun(f"{len(requests)} at once is more than the {self.most_at_once} that are allowed")
+        sent = self.sent + Sends(
             requests=len(requests),
             prompt_tokens=sum(request.most_prompt_tokens for request in requests),
             output_tokens=sum(request.max_tokens for request in requests),
             at_once=len(requests),
         )
-        if self.most_at_once is not None and len(requests) > self.most_at_once:
-            raise NotRun(f"{len(requests)} at once is more than the {self.most_at_once} that are allowed")
-        if self.allowance is not None and (excess := self.sent.beyond(self.allowance)):
+        if self.allowance is not None and (excess := sent.beyond(self.allowance)):
             raise ValueError(f"the probe sends more than its mark `sends` says: {excess}")
+        self.sent = sent
 
     def _place(self, reply: Reply) -> str:
         number = self.replies.index(reply) + 1

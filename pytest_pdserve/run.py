@@ -106,7 +106,8 @@ class Run:
         credential = self.settings.credential
 
         def add_credential(request: httpx.Request) -> None:
-            request.headers.update(credential.headers_for(str(request.url)))
+            for name, value in credential.headers_for(str(request.url)).items():
+                request.headers.setdefault(name, value)
 
         return httpx.Client(
             base_url=self.target.entry,
