@@ -278,7 +278,12 @@ class Controller:
 
     def _start_simulation(self) -> None:
         if self._settings.simulated:
-            self._simulation = start_as(read_arguments(shlex.split(self._config.getoption("--pd-sim"))))
+            given = self._config.getoption("--pd-sim")
+            try:
+                arguments = read_arguments(shlex.split(given))
+            except (ValueError, SimError) as problem:
+                raise SimError(f"--pd-sim={given!r}: {problem}") from None
+            self._simulation = start_as(arguments)
             self._settings = replace(self._settings, entry=self._simulation.entry)
 
     def _resolve(self) -> Target:

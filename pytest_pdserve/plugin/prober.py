@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -79,6 +80,15 @@ class Prober:
                 report.longrepr = masked
         report.sections = [(name, self._mask(text)) for name, text in report.sections]
 
+    def _masked(self, finding: Finding) -> Finding:
+        mask = self._mask
+        return replace(
+            finding,
+            what=mask(finding.what),
+            evidence=tuple(mask(line) for line in finding.evidence),
+            replay=mask(finding.replay) if finding.replay is not None else None,
+        )
+
     def _record(
         self, item: pytest.Function, report: pytest.TestReport, error: BaseException | None
     ) -> ProbeRecord:
@@ -92,7 +102,7 @@ class Prober:
             reason=self._mask(_reason(outcome, report, error)),
             duration=report.duration,
             needs=read_mark(item, "needs") or (),
-            findings=tuple(_findings(outcome, error)),
+            findings=tuple(self._masked(finding) for finding in _findings(outcome, error)),
             replies=tuple(self._reply(deployment, reply) for reply in replies[:REPLIES_KEPT] if deployment),
             dropped_replies=max(0, len(replies) - REPLIES_KEPT),
             answered=any(reply.completed for reply in replies),

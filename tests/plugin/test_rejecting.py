@@ -62,13 +62,14 @@ def test_a_dead_worker_is_named(run):
         run.write(
             "pdserve.toml",
             f'[targets.x]\nentry = "{simulation.entry}"\nengine = "sglang"\n'
-            f'prefill = ["{simulation.prefill[0]}"]\ndecode = ["{simulation.decode[0]}"]\n',
+            f'prefill = ["{simulation.prefill[0]}"]\ndecode = ["{simulation.decode[0]}"]\nlimits.deadline = 1.5\n',
         )
         ran = run("--pd-target=x")
     assert (ran.code, ran.verdict) == (1, "REJECTED"), ran.out
     assert ran.outcomes()["test_service_answers[decode]"] == "failed"
     assert ran.outcomes()["test_service_answers[prefill]"] == "passed"
-    assert ran.outcomes()["test_short_answers_come[streamed-fresh]"] == "failed"
+    # A router that waits for both legs hangs with prefill, which waits for decode; another one says 502.
+    assert ran.outcomes()["test_short_answers_come[streamed-fresh]"] in ("failed", "hung")
 
 
 def test_a_budget_is_judged_over_all_replies(run, sound_sim):
