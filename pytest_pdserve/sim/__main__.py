@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 from typing import TYPE_CHECKING
 
 from pytest_pdserve.sim.command import read_arguments, start_as
 from pytest_pdserve.sim.faults import KINDS
+from pytest_pdserve.sim.faults.base import Scope
 from pytest_pdserve.sim.launch import SimError, Simulation
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ def _fault_lines() -> str:
     for name, kind in sorted(KINDS.items()):
         usage = f"{name}={kind.arguments}" if kind.arguments else name
         lines += [usage, f"    {kind.about}", f"    imitates: {kind.report}"]
-    lines.append("any fault also takes after=N and share=X, such as NAME=after=3,share=0.5")
+    lines.append(f"any fault also takes {', '.join(f'{field.name}=' for field in dataclasses.fields(Scope))}")
+    lines.append("such as NAME=after=3,share=0.5: not the first 3 requests, then half of them")
     return "\n".join(lines)
 
 

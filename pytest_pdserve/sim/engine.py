@@ -4,97 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from contextlib import contextmanager
+from collections import deque
 from dataclasses import dataclass, field
-from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_pdserve.sim import kv
 from pytest_pdserve.sim.ask import Ask, AskError, Trouble
+from pytest_pdserve.sim.faults import Work
+from pytest_pdserve.sim.faults.base import HOLD
+from pytest_pdserve.sim.output import Output
+from pytest_pdserve.sim.tally import Seat, Stage, Tally, seated
 from pytest_pdserve.sim.tokens import EOS, Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
 
-    from pytest_pdserve.sim.faults import Strikes
+    from pytest_pdserve.sim.faults import Strikes, Switchboard
     from pytest_pdserve.sim.model import Model
     from pytest_pdserve.sim.plan import Plan
-
-
-class Stage(StrEnum):
-    """Where a request stands inside an engine; engines show how many stand where as gauges."""
-
-    BOOTSTRAP = "bootstrap"
-    WAITING = "waiting"
-    RUNNING = "running"
-    INFLIGHT = "inflight"
-    PREALLOC = "prealloc"
-    TRANSFER = "transfer"
-
-
-@dataclass(slots=True)
-class Tally:
-    """What an engine has counted since it started, and how many requests stand in each stage."""
-
-    stages: Counter[Stage] = field(default_factory=Counter)
-    kv_tokens: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    requests: int = 0
-    aborted: int = 0
-    bootstrap_failed: int = 0
-    transfer_failed: int = 0
-
-
-class Seat:
-    """One request's place in its engine."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._stage: Stage | None = None
-
-    def move(self, stage: Stage | None) -> None:
-        """Go to a stage, or leave the engine."""
-        if self._stage is not None:
-            self._tally.stages[self._stage] -= 1
-        if stage is not None:
-            self._tally.stages[stage] += 1
-        self._stage = stage
-
-
-@contextmanager
-def seated(tally: Tally, tokens: int) -> Iterator[Seat]:
-    """Seat a request with its KV for as long as the context lasts, however it ends."""
-    seat = Seat(tally)
-    tally.kv_tokens += tokens
-    try:
-        yield seat
-    finally:
-        tally.kv_tokens -= tokens
-        seat.move(None)
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One step of an answer: the text that may be shown and, at the end, why it ended.
-
-    `matched` is the stop string, or "" when the model itself ended the answer. Both counts are so far.
-    """
-
-    text: str
-    output_tokens: int
-    cached_tokens: int
-    finish: str | None = None
-    matched: str | None = None
 
 
 class _Engine:
     """What both engines share."""
 
-    def __init__(self, plan: Plan, model: Model) -> None:
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
         self.tally = Tally()
+        self._faults = faults
         self._plan = plan
         self._timing = plan.timing
         self._model = model
@@ -138,16 +74,17 @@ class _Prompt:
 class PrefillEngine(_Engine):
     """Computes prompts one after another in chunks and hands each over to whoever claims its room."""
 
-    def __init__(self, plan: Plan, model: Model) -> None:
-        super().__init__(plan, model)
-        timing, scale = plan.timing, plan.time_scale
-        self._timeout_s = timing.bootstrap_timeout_s
-        self.depot = kv.Depot(
-            timing.transfer_latency_s * scale, timing.transfer_tokens_per_s / scale, self._timeout_s
-        )
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
+        super().__init__(plan, model, faults)
+        self._timeout_s = plan.timing.bootstrap_timeout_s
+        self.depot = kv.Depot(self._transfer_s, self._timeout_s)
         self._queue: deque[_Prompt] = deque()
 
-    async def prefill(self, ask: Ask) -> Output:
+    def _transfer_s(self, tokens: int) -> float:
+        seconds = self._timing.transfer_latency_s + tokens / self._timing.transfer_tokens_per_s
+        return seconds * self._plan.time_scale * self._faults.pace(Work.TRANSFER)
+
+    async def prefill(self, ask: Ask, strikes: Strikes) -> Output:
         """Compute a prompt and hand its KV over. Returns when decode has it.
 
         The request must have passed `check`. Raises AskError.
@@ -156,6 +93,7 @@ class PrefillEngine(_Engine):
         async with self.depot.room(ask.bootstrap_room) as room:
             with seated(self.tally, len(ask.prompt)) as seat:
                 seat.move(Stage.BOOTSTRAP)
+                await strikes.before_bootstrap()
                 await self._claimed(room, ask)
                 prompt = _Prompt(ask, seat)
                 seat.move(Stage.WAITING)
@@ -166,7 +104,9 @@ class PrefillEngine(_Engine):
                 finally:
                     if prompt in self._queue:
                         self._queue.remove(prompt)
-                return await self._hand_over(room, ask, seat)
+                seat.move(Stage.INFLIGHT)
+                await strikes.before_transfer()
+                return await self._hand_over(room, ask)
 
     async def _claimed(self, room: kv.Room, ask: Ask) -> None:
         try:
@@ -179,8 +119,7 @@ class PrefillEngine(_Engine):
                 f"timed out after {self._timeout_s:g}s in KVPoll.Bootstrapping",
             ) from None
 
-    async def _hand_over(self, room: kv.Room, ask: Ask, seat: Seat) -> Output:
-        seat.move(Stage.INFLIGHT)
+    async def _hand_over(self, room: kv.Room, ask: Ask) -> Output:
         first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
         room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
         try:
@@ -208,7 +147,8 @@ class PrefillEngine(_Engine):
                 left = len(prompt.ask.prompt)
                 while left > 0:
                     chunk = min(left, timing.prefill_chunk_tokens)
-                    await self._work(timing.prefill_overhead_s + chunk / timing.prefill_tokens_per_s)
+                    seconds = timing.prefill_overhead_s + chunk / timing.prefill_tokens_per_s
+                    await self._work(seconds * self._faults.pace(Work.PREFILL))
                     left -= chunk
                 prompt.computed.set()
             self._wake.clear()
@@ -226,20 +166,18 @@ class _Answer:
     seat: Seat
     outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
     count: int = 0
+    ended: bool = False
 
-    def step(self) -> bool:
-        """Produce one token; True when it was the last."""
-        ended = self._advance(next(self.tokens))
-        if ended:
-            self.seat.move(None)
-        return ended
-
-    def _advance(self, piece: bytes) -> bool:
+    def step(self) -> int:
+        """Take one step: 1 when it made a token, 0 when a fault holds it back."""
+        piece = next(self.tokens)
+        if piece == HOLD:
+            return 0
         ask = self.ask
         self.count += 1
         if piece == EOS and not ask.ignore_eos and self.count >= ask.min_tokens:
             self._put(self.detokenizer.finish(), "stop", "")
-            return True
+            return 1
         text = self.detokenizer.feed(piece)
         if self.detokenizer.matched is not None:
             self._put(text, "stop", self.detokenizer.matched)
@@ -247,18 +185,20 @@ class _Answer:
             self._put(text + self.detokenizer.finish(), "length", None)
         else:
             self._put(text, None, None)
-            return False
-        return True
+        return 1
 
     def _put(self, text: str, finish: str | None, matched: str | None) -> None:
         self.outputs.put_nowait(Output(text, self.count, self.cached_tokens, finish, matched))
+        if finish is not None:
+            self.ended = True
+            self.seat.move(None)
 
 
 class DecodeEngine(_Engine):
     """Takes KV over from a prefill and continues it, all running requests one token a step."""
 
-    def __init__(self, plan: Plan, model: Model) -> None:
-        super().__init__(plan, model)
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
+        super().__init__(plan, model, faults)
         self._timeout_s = plan.timing.bootstrap_timeout_s
         self._arrived: deque[_Answer] = deque()
         self._batch: list[_Answer] = []
@@ -274,7 +214,7 @@ class DecodeEngine(_Engine):
             seat.move(Stage.PREALLOC)
             handoff = await self._pull(ask, seat)
             await strikes.before_first_token()
-            answer = self._begin(ask, handoff, seat)
+            answer = self._begin(ask, handoff, seat, strikes)
             try:
                 while True:
                     output = await answer.outputs.get()
@@ -301,15 +241,18 @@ class DecodeEngine(_Engine):
                 f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
             ) from None
 
-    def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat) -> _Answer:
-        context = handoff.context
+    def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, strikes: Strikes) -> _Answer:
+        arrived = handoff.context
+        context = strikes.context(arrived)
+        again = partial(self._model.generate, talkative=ask.max_tokens is not None)
+        tokens = again(context)
+        if context == arrived:
+            tokens = _handed_on(handoff.first, tokens)
         answer = _Answer(
             ask=ask,
-            tokens=_handed_on(
-                handoff.first, self._model.generate(context, talkative=ask.max_tokens is not None)
-            ),
+            tokens=strikes.tokens(tokens, context, again),
             cached_tokens=handoff.cached_tokens,
-            limit=ask.max_tokens or self._plan.context_tokens - len(context),
+            limit=ask.max_tokens or self._plan.context_tokens - len(ask.prompt),
             detokenizer=Detokenizer(ask.stops),
             seat=seat,
         )
@@ -341,10 +284,13 @@ class DecodeEngine(_Engine):
                     answer = self._arrived.popleft()
                     answer.seat.move(Stage.RUNNING)
                     self._batch.append(answer)
-                await self._work(timing.decode_step_s + timing.decode_step_per_request_s * len(self._batch))
-                self.tally.output_tokens += len(self._batch)
-                self.tally.kv_tokens += len(self._batch)
-                self._batch = [answer for answer in self._batch if not answer.step()]
+                size = len(self._batch)
+                seconds = timing.decode_step_s + timing.decode_step_per_request_s * size
+                await self._work(seconds * self._faults.pace(Work.DECODE, size))
+                made = sum(answer.step() for answer in self._batch)
+                self.tally.output_tokens += made
+                self.tally.kv_tokens += made
+                self._batch = [answer for answer in self._batch if not answer.ended]
             self._wake.clear()
 
 

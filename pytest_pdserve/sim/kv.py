@@ -20,7 +20,7 @@ import msgspec
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
 PAGE_TOKENS = 64
 """Tokens in one page, SGLang's page size for most large models."""
@@ -62,9 +62,8 @@ class Room:
 class Depot:
     """The rooms of one prefill worker and the server on its bootstrap port."""
 
-    def __init__(self, latency_s: float, tokens_per_s: float, timeout_s: float) -> None:
-        self._latency_s = latency_s
-        self._tokens_per_s = tokens_per_s
+    def __init__(self, transfer_s: Callable[[int], float], timeout_s: float) -> None:
+        self._transfer_s = transfer_s
         self._timeout_s = timeout_s
         self._rooms: dict[int, Room] = {}
 
@@ -121,7 +120,7 @@ class Depot:
                 raise TransferError("prefill gave up before the KV was transferred")
             handoff = room.offer.result()
             tokens = sum(map(len, handoff.pages))
-            await asyncio.sleep(self._latency_s + tokens / self._tokens_per_s)
+            await asyncio.sleep(self._transfer_s(tokens))
             body = msgspec.msgpack.encode(handoff)
             writer.write(struct.pack(">I", len(body)) + body)
             if await asyncio.wait_for(answer, self._timeout_s) == b"":

@@ -6,14 +6,18 @@ import asyncio
 import os
 import traceback
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+
+Result = TypeVar("Result")
 
 
 @asynccontextmanager
@@ -37,8 +41,27 @@ def _broken(task: asyncio.Task[None]) -> None:
     os._exit(70)
 
 
-async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """Await an answer, but give it up as soon as the client disconnects; then nobody reads the answer.
+class ClosingStream(StreamingResponse):
+    """A streamed answer whose source is closed however the stream ends, also between two of its pieces."""
+
+    def __init__(self, content: AsyncGenerator[bytes, None], status: int, headers: Mapping[str, str]) -> None:
+        super().__init__(content, status, headers)
+        self.source = content
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream, then close its source."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.source.aclose()
+
+
+class ClientLeft(Exception):
+    """The client has disconnected; nobody reads an answer any more."""
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await work for a client, but give it up as soon as the client disconnects. Raises ClientLeft.
 
     Starlette watches for this itself only while it streams.
     """
@@ -46,7 +69,9 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Respon
     watch = asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait({task, watch}, return_when="FIRST_COMPLETED")
-        return await task if task.done() else Response(status_code=499)
+        if not task.done():
+            raise ClientLeft
+        return await task
     finally:
         for each in (task, watch):
             each.cancel()

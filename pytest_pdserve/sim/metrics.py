@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from pytest_pdserve.sim.engine import Stage, Tally
 from pytest_pdserve.sim.plan import Plan, Role
+from pytest_pdserve.sim.tally import Stage, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,12 @@ import httpcore
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
+from pytest_pdserve.sim.connection import Connection
 from pytest_pdserve.sim.control import control_route
-from pytest_pdserve.sim.faults import Switchboard
+from pytest_pdserve.sim.faults import Call, Switchboard
 from pytest_pdserve.sim.frontdoor import (
     CORS,
     Refusal,
@@ -31,13 +32,15 @@ from pytest_pdserve.sim.frontdoor import (
     text_response,
     unreachable,
 )
-from pytest_pdserve.sim.loops import unless_disconnected
+from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, unless_disconnected
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from starlette.requests import Request
+
+    from pytest_pdserve.sim.faults.base import Events
 
 _KEPT = ("authorization", "x-request-id", "traceparent")
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
@@ -95,13 +98,39 @@ class Router:
         chat = request.url.path.endswith("chat/completions")
         try:
             body = checked(await request.body(), request.headers.get("content-type", ""), chat=chat)
-            response = await unless_disconnected(request, self._attempts(request, body))
+            response = await unless_disconnected(request, self._routed(request, body))
         except Refusal as refusal:
             response = refusal.response
+        except ClientLeft:
+            return Response(status_code=499)
         own_id = f"{'chatcmpl' if chat else 'cmpl'}-{self._random_id()}"
         response.headers["x-request-id"] = request.headers.get("x-request-id") or own_id
         response.headers.update(CORS)
         return response if "date" in response.headers else dated(response)
+
+    async def _routed(self, request: Request, body: Mapping[str, Any]) -> Response:
+        strikes = self._faults.admit(self._known(request, body))
+        await strikes.before_answer()
+        response = await self._attempts(request, body)
+        if isinstance(response, _Passing):
+            response.body_iterator = response.source = strikes.events(response.source)
+        return response
+
+    def _known(self, request: Request, body: Mapping[str, Any]) -> Call:
+        connection = Connection.of(request)
+        users = [
+            message
+            for message in body.get("messages", ())
+            if isinstance(message, dict) and message.get("role") == "user"
+        ]
+        concurrency = sum(self._load[worker.name] for worker in self._plan.of(Role.DECODE)) + 1
+        return Call(
+            stream=bool(body.get("stream")),
+            turn=max(1, len(users)),
+            reused=connection.reused,
+            concurrency=concurrency,
+            disconnect=connection.reset,
+        )
 
     def _random_id(self) -> str:
         return "".join(self._dice.choices(string.ascii_letters + string.digits, k=24))
@@ -274,18 +303,23 @@ class Router:
         return dated(Response(answer.content, answer.status, media_type="application/json; charset=utf-8"))
 
 
-class _Passing(StreamingResponse):
+class _Passing(ClosingStream):
     """A worker's stream passed on; however it ends, both of its requests are closed."""
 
     def __init__(
         self, answer: httpcore.Response, headers: Mapping[str, str], cleanup: AsyncExitStack
     ) -> None:
-        super().__init__(answer.aiter_stream(), answer.status, dict(headers))
+        super().__init__(_pieces(answer), answer.status, headers)
         self._cleanup = cleanup
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async with self._cleanup:
             await super().__call__(scope, receive, send)
+
+
+async def _pieces(answer: httpcore.Response) -> Events:
+    async for piece in answer.aiter_stream():
+        yield piece
 
 
 async def _settle(legs: list[asyncio.Task[Any]]) -> None:

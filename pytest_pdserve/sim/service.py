@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import uvicorn
 
+from pytest_pdserve.sim.connection import Protocol
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def main() -> None:
     router = service.role is Role.ROUTER
     config = uvicorn.Config(
         _announcing(_application(order, service), order.ready_fd),
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_level="warning",

@@ -15,7 +15,7 @@ from pytest_pdserve.sim.tokens import EOS_ID
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_pdserve.sim.engine import Output
+    from pytest_pdserve.sim.output import Output
     from pytest_pdserve.sim.plan import Plan, Role
 
 VERSION = "0.5.10"
@@ -74,19 +74,20 @@ class Writer:
             "model": ask.model,
         }
 
-    def opening(self) -> bytes:
-        """The first event of a stream: the role, before any text."""
-        return self._chunk({"role": "assistant", "content": ""}) if self._chat else b""
+    def opening(self) -> list[bytes]:
+        """What opens a stream, when the first token has come: in a chat the role, before any text."""
+        return [self._chunk({"role": "assistant", "content": ""})] if self._chat else []
 
-    def chunk(self, output: Output) -> bytes:
+    def chunk(self, output: Output) -> list[bytes]:
         """The events for one step: its text if it has any, then the reason if the answer ended."""
-        text = self._text(output.text) if output.text else b""
+        events = [self._text(output.text)] if output.text else []
         if output.finish is None:
-            return text
+            return events
         end: dict[str, Any] = {"content": None} if self._chat else {"text": ""}
-        closing = self._chunk(end, output.finish, _matched(output))
-        usage = event({**self._head, "choices": [], "usage": _usage(self._ask, output)})
-        return text + closing + (usage if self._ask.include_usage else b"") + DONE
+        events.append(self._chunk(end, output.finish, _matched(output)))
+        if self._ask.include_usage:
+            events.append(event({**self._head, "choices": [], "usage": _usage(self._ask, output)}))
+        return [*events, DONE]
 
     def whole(self, text: str, output: Output) -> dict[str, Any]:
         """The body of an unstreamed answer."""

@@ -61,6 +61,19 @@ def turns(pieces: Sequence[bytes]) -> list[tuple[str, str]]:
     return [(role, b"".join(parts).decode("utf-8", "replace")) for role, parts in found if role or parts]
 
 
+def forget_turns(pieces: Sequence[bytes], kept: int) -> list[bytes]:
+    """The prompt without what comes after its first `kept` user messages; the assistant goes on from there."""
+    users = [at for at, piece in enumerate(pieces) if piece == _ROLE_MARKS["user"]]
+    if len(users) <= kept:
+        return list(pieces)
+    return [*pieces[: users[kept]], _ROLE_MARKS["assistant"]]
+
+
+def count_turns(pieces: Sequence[bytes]) -> int:
+    """How many user messages a prompt holds; 1 for plain text."""
+    return max(1, pieces.count(_ROLE_MARKS["user"]))
+
+
 class Detokenizer:
     """Turns tokens into text as engines do: whole characters only, and never the text of a stop string.
 

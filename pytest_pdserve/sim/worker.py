@@ -8,24 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pytest_pdserve.sim import sglang
 from pytest_pdserve.sim.ask import Ask, AskError, Surface, parse_ask, parse_body
+from pytest_pdserve.sim.connection import Connection
 from pytest_pdserve.sim.control import control_route
-from pytest_pdserve.sim.engine import DecodeEngine, Output, PrefillEngine, Stage
-from pytest_pdserve.sim.faults import Switchboard
-from pytest_pdserve.sim.loops import forever, unless_disconnected
+from pytest_pdserve.sim.engine import DecodeEngine, PrefillEngine
+from pytest_pdserve.sim.faults import Call, Strikes, Switchboard
+from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, forever, unless_disconnected
 from pytest_pdserve.sim.metrics import SglangCollector, queue_depths
 from pytest_pdserve.sim.model import Model
 from pytest_pdserve.sim.plan import Plan, Role, Service
+from pytest_pdserve.sim.tally import Stage
+from pytest_pdserve.sim.tokens import count_turns
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from starlette.requests import Request
+
+    from pytest_pdserve.sim.faults.base import Outputs
 
 
 class Worker:
@@ -38,8 +43,8 @@ class Worker:
         self._faults = Switchboard(service.role, plan.seed, plan.time_scale)
         self._faults.set(plan.faults)
         model = Model(plan.skill, plan.seed)
-        self._prefill = PrefillEngine(plan, model) if service.role is Role.PREFILL else None
-        self._decode = DecodeEngine(plan, model) if service.role is Role.DECODE else None
+        self._prefill = PrefillEngine(plan, model, self._faults) if service.role is Role.PREFILL else None
+        self._decode = DecodeEngine(plan, model, self._faults) if service.role is Role.DECODE else None
         self._engine: PrefillEngine | DecodeEngine = self._prefill or self._decode  # type: ignore[assignment]
         self._metrics = CollectorRegistry()
         self._metrics.register(SglangCollector(plan, service.role, self._engine.tally))
@@ -51,7 +56,7 @@ class Worker:
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
-                *(Route(path, _ok) for path in ("/health", "/health_generate")),
+                *(Route(path, self._health) for path in ("/health", "/health_generate")),
                 Route("/v1/models", self._models),
                 *(Route(path, self._server_info) for path in ("/server_info", "/get_server_info")),
                 *(Route(path, self._model_info) for path in ("/model_info", "/get_model_info")),
@@ -80,40 +85,61 @@ class Worker:
         try:
             ask = parse_ask(parse_body(await request.body()), surface, self._plan.model)
             self._engine.check(ask)
+            strikes = self._faults.admit(self._call(request, ask))
             if ask.stream:
-                return StreamingResponse(self._stream(ask), headers={"content-type": "text/event-stream"})
-            return await unless_disconnected(request, self._whole(ask))
+                await unless_disconnected(request, strikes.before_answer())
+                headers = {"content-type": "text/event-stream"}
+                return ClosingStream(strikes.events(self._stream(ask, strikes)), 200, headers)
+            return await unless_disconnected(request, self._whole(ask, strikes))
         except AskError as error:
             status, body = sglang.error_body(error)
             return JSONResponse(body, status)
+        except ClientLeft:
+            return Response(status_code=499)
 
-    async def _outputs(self, ask: Ask) -> AsyncGenerator[Output, None]:
+    def _call(self, request: Request, ask: Ask) -> Call:
+        connection = Connection.of(request)
+        return Call(
+            stream=ask.stream,
+            turn=count_turns(ask.prompt),
+            reused=connection.reused,
+            concurrency=sum(self._engine.tally.stages.values()) + 1,
+            prompt_tokens=len(ask.prompt),
+            disconnect=connection.reset,
+        )
+
+    async def _outputs(self, ask: Ask, strikes: Strikes) -> Outputs:
         if self._prefill is not None:
-            yield await self._prefill.prefill(ask)
+            yield await self._prefill.prefill(ask, strikes)
             return
         assert self._decode is not None
-        async with aclosing(self._decode.decode(ask, self._faults.admit())) as outputs:
+        async with aclosing(self._decode.decode(ask, strikes)) as outputs:
             async for output in outputs:
                 yield output
 
-    async def _stream(self, ask: Ask) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, ask: Ask, strikes: Strikes) -> AsyncGenerator[bytes, None]:
         writer = sglang.Writer(ask)
         opening = writer.opening()
         try:
-            async with aclosing(self._outputs(ask)) as outputs:
+            async with aclosing(strikes.outputs(self._outputs(ask, strikes))) as outputs:
                 async for output in outputs:
-                    events, opening = opening + writer.chunk(output), b""
-                    if events:
-                        yield events
+                    for event in opening + writer.chunk(output):
+                        yield event
+                    opening = []
         except AskError as error:
-            yield sglang.error_event(error) + sglang.DONE
+            yield sglang.error_event(error)
+            yield sglang.DONE
 
-    async def _whole(self, ask: Ask) -> Response:
+    async def _whole(self, ask: Ask, strikes: Strikes) -> Response:
+        await strikes.before_answer()
         text = []
-        async with aclosing(self._outputs(ask)) as outputs:
+        async with aclosing(strikes.outputs(self._outputs(ask, strikes))) as outputs:
             async for output in outputs:
                 text.append(output.text)
         return JSONResponse(sglang.Writer(ask).whole("".join(text), output))
+
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=self._faults.health())
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse(sglang.models(self._plan))
@@ -160,7 +186,3 @@ class Worker:
 
     async def _scrape(self, request: Request) -> Response:
         return Response(generate_latest(self._metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def _ok(request: Request) -> Response:
-    return Response(status_code=200)

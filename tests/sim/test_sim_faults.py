@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
-from simclient import call, chat, copying, eventually, gauge
+from simclient import CALL_S, call, chat, copying, eventually, gauge
 
-from pytest_pdserve.sim.faults import FaultError, Switchboard, parse
+from pytest_pdserve.sim.faults import Call, FaultError, Switchboard, parse
 from pytest_pdserve.sim.launch import SimError, Simulation
 from pytest_pdserve.sim.plan import Role
 
@@ -32,14 +32,17 @@ def faulty(sim: Simulation) -> Iterator[Simulation]:
 
 @contextmanager
 def open_stream(sim: Simulation, timeout_s: float = 5.0) -> Iterator[http.client.HTTPResponse]:
-    """A streamed chat whose headers have come."""
-    connection = http.client.HTTPConnection(urlsplit(sim.entry).netloc, timeout=timeout_s)
+    """A streamed chat whose headers have come; whatever is read of it must come within a time."""
+    connection = http.client.HTTPConnection(urlsplit(sim.entry).netloc, timeout=CALL_S)
     try:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True, "max_tokens": 8}
         connection.request(
             "POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"}
         )
+        assert connection.sock is not None
+        sock = connection.sock
         with connection.getresponse() as response:
+            sock.settimeout(timeout_s)
             yield response
     finally:
         connection.close()
@@ -124,15 +127,17 @@ def test_a_series_without_a_hang_ends_healthy(faulty: Simulation) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hang", 'no fault "hang" (known: hang-before-first-token, series'),
+        ("hang", 'no fault "hang" (known: bootstrap-stuck, '),
         ("series", "needs seconds"),
-        ("series=1,x", '"x" is no number of seconds'),
-        ("series=-1", '"-1" is no number of seconds'),
-        ("series=nan", '"nan" is no number of seconds'),
-        ("series=1,when=2", 'no argument "when" (known: after, share)'),
+        ("series=1,x", '"x" is no number'),
+        ("series=-1", '"-1" is no number'),
+        ("series=nan", '"nan" is no number'),
+        ("series=1,when=2", 'no argument "when" (known: above, after, reused, role, share, turn)'),
         ("hang-before-first-token=3", 'takes no plain value, got "3"'),
-        ("series=1,after=x", "after takes a whole number"),
-        ("series=1,share=2", "share a number from 0 to 1"),
+        ("wave-dip=1,2,3", 'takes at most 2 (BATCH,FACTOR) plain value, got "3"'),
+        ("drip=role=prefill", 'no role "prefill" (known: decode, router)'),
+        ("series=1,after=x", 'after takes a number, not "x"'),
+        ("series=1,share=2", "share takes a number from 0 to 1, not 2"),
     ],
 )
 def test_wrong_fault_texts_name_what_is_valid(sim: Simulation, text: str, message: str) -> None:
@@ -154,7 +159,7 @@ def test_a_share_of_requests_is_struck_and_the_seed_decides_which() -> None:
     def struck(seed: int) -> list[bool]:
         board = Switchboard(Role.DECODE, seed, 1.0)
         board.set(["hang-before-first-token=share=0.3"])
-        return [bool(board.admit()) for _ in range(200)]
+        return [bool(board.admit(Call())) for _ in range(200)]
 
     assert struck(1) == struck(1)
     assert struck(1) != struck(2)
@@ -164,4 +169,4 @@ def test_a_share_of_requests_is_struck_and_the_seed_decides_which() -> None:
 def test_a_fault_strikes_its_own_role_only() -> None:
     board = Switchboard(Role.PREFILL, 0, 1.0)
     board.set(["hang-before-first-token"])
-    assert not board.admit()
+    assert not board.admit(Call())

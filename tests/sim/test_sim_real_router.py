@@ -78,7 +78,11 @@ def shape(value: Any) -> Any:
     if isinstance(value, list):
         return sorted((shape(item) for item in value), key=repr)
     if isinstance(value, str):
-        return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|at line 1 column \d+|bootstrap_room=\d+|range \[.*\]", "*", value)
+        return re.sub(
+            r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9a-f]{32}|at line 1 column \d+|bootstrap_room=\d+|range \[.*\]",
+            "*",
+            value,
+        )
     return type(value).__name__
 
 

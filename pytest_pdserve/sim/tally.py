@@ -1,0 +1,66 @@
+"""What an engine counts, and where each of its requests stands: the source of its gauges and counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Stage(StrEnum):
+    """Where a request stands inside an engine; engines show how many stand where as gauges."""
+
+    BOOTSTRAP = "bootstrap"
+    WAITING = "waiting"
+    RUNNING = "running"
+    INFLIGHT = "inflight"
+    PREALLOC = "prealloc"
+    TRANSFER = "transfer"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What an engine has counted since it started, and how many requests stand in each stage."""
+
+    stages: Counter[Stage] = field(default_factory=Counter)
+    kv_tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    requests: int = 0
+    aborted: int = 0
+    bootstrap_failed: int = 0
+    transfer_failed: int = 0
+
+
+class Seat:
+    """One request's place in its engine."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._stage: Stage | None = None
+
+    def move(self, stage: Stage | None) -> None:
+        """Go to a stage, or leave the engine."""
+        if self._stage is not None:
+            self._tally.stages[self._stage] -= 1
+        if stage is not None:
+            self._tally.stages[stage] += 1
+        self._stage = stage
+
+
+@contextmanager
+def seated(tally: Tally, tokens: int) -> Iterator[Seat]:
+    """Seat a request with its KV for as long as the context lasts, however it ends."""
+    seat = Seat(tally)
+    tally.kv_tokens += tokens
+    try:
+        yield seat
+    finally:
+        tally.kv_tokens -= tokens
+        seat.move(None)
