@@ -10,6 +10,8 @@ pytestmark = pytest.mark.timeout(RUN_LIMIT)
 TARGET = f"""
 entry = "http://127.0.0.1:{PORTS["frontend"]}"
 engine = "dynamo"
+prefill = ["http://127.0.0.1:{PORTS["prefill"]}"]
+decode = ["http://127.0.0.1:{PORTS["decode"]}"]
 """
 
 

@@ -38,13 +38,27 @@ def stopped_decode_worker() -> Iterator[int]:
         os.kill(worker, signal.SIGCONT)
 
 
+def prompt_tokens(source: str) -> float:
+    """Return how many prompt tokens decode has taken from `source` since its start."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{PORTS['decode']}/metrics", timeout=10) as metrics:
+        text = metrics.read().decode()
+    (value,) = re.findall(
+        rf'^vllm:prompt_tokens_by_source_total{{.*source="{source}".*}} (\S+)$', text, re.MULTILINE
+    )
+    return float(value)
+
+
 def test_sound_deployment_is_accepted(accept: Accept) -> None:
     run = accept(TARGET)
 
     assert run.status == 0
     assert run.verdict == "ACCEPTED"
     assert re.search(r"^ ACCEPTED +lab in ", run.output, re.MULTILINE)
-    assert {probe["outcome"] for probe in run.record["probes"]} == {"passed"}
+    copying = [probe["outcome"] for probe in run.record["probes"] if "copy" in probe["needs"]]
+    assert set(copying) == {"passed"}
+    # what was accepted is a prefill-decode deployment: no prompt was computed where it was answered
+    assert prompt_tokens("external_kv_transfer") > 0
+    assert prompt_tokens("local_compute") == 0
 
 
 def test_stopped_decode_worker_is_found(accept: Accept, stopped_decode_worker: int) -> None:
