@@ -68,6 +68,7 @@ def test_slower_within_noise_falsifies_nothing():
 
 def test_the_slower_one_is_held_against_the_fastest_before_it():
     assert judge_settle([17.9, 3.0, 10.0], budget=2.0).slower_at == 3
+    assert judge_settle([3.0, 4.5, 6.5], budget=2.0).slower_at == 3
 
 
 def test_slower_within_the_budget_falsifies_nothing():

@@ -87,7 +87,10 @@ def test_only_answers_through_the_entry_count():
         INCONCLUSIVE,
         ["no probe that passed got an answer through the entry"],
     )
-    assert judged(probe(ProbeOutcome.SKIPPED, answered=True))[0] is INCONCLUSIVE
+    assert judged(probe(ProbeOutcome.SKIPPED, answered=True)) == (
+        INCONCLUSIVE,
+        ["no probe that passed got an answer through the entry"],
+    )
 
 
 def test_content_has_to_be_checked_by_a_probe_that_passed():

@@ -159,3 +159,15 @@ def test_where_links_are_not_allowed_it_is_an_os_error(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "symlink_to", refuse)
     with pytest.raises(PermissionError):
         point_latest(new_run_folder(tmp_path, "sim", NOW))
+
+
+def test_a_link_that_can_not_be_put_in_place_leaves_nothing_behind(tmp_path, monkeypatch):
+    folder = new_run_folder(tmp_path, "sim", NOW)
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(PermissionError):
+        point_latest(folder)
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
