@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS: Final = 200
 MOST_EVIDENCE: Final = 60
-MOST_REPLIES: Final = 40
+MOST_REPLIES: Final = 20
 LONGEST_LINE: Final = 2_000
 """Characters of any one line; record.json has the whole."""
 LONGEST_REPLAY: Final = 16_000
