@@ -11,7 +11,7 @@ accept: $(VENV)/.run
 	$(BIN)/pytest --pd-target=$(TARGET) $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest tests --ignore=tests/lab -n $(JOBS) $(ARGS)
+	$(BIN)/pytest tests -n $(JOBS) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

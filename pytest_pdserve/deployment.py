@@ -114,17 +114,16 @@ class Deployment:
         """`reply`, if it is a whole answer that came in time. Raises ProbeHang or ProbeFailure if not."""
         if reply.completed:
             return reply
-        finding = self.finding(f"{self._place(reply)} {_VERBS[reply.outcome]}: {reply.reason}", reply)
+        earlier = [_brief(other) for other in self.replies[: self.replies.index(reply)][-4:]]
+        before = [f"answers before it: {', '.join(earlier)}"] if earlier else []
+        what = f"{self._place(reply)} {_VERBS[reply.outcome]}: {reply.reason}"
+        finding = self.finding(what, reply, *before)
         raise (ProbeHang if reply.outcome is Outcome.HUNG else ProbeFailure)(finding)
 
     def finding(self, what: str, reply: Reply, *evidence: str) -> Finding:
         """A finding about `reply`: what was measured around it, and how to send it again."""
-        earlier = [_brief(other) for other in self.replies[: self.replies.index(reply)][-4:]]
-        before = [f"answers before it: {', '.join(earlier)}"] if earlier else []
         return Finding(
-            what=what,
-            evidence=(*evidence, *before, *reply.evidence),
-            replay=self.client.replay(reply.request),
+            what=what, evidence=(*evidence, *reply.evidence), replay=self.client.replay(reply.request)
         )
 
     def fail(self, what: str, reply: Reply, *evidence: str) -> None:

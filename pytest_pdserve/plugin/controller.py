@@ -215,7 +215,7 @@ class Controller:
         terminalreporter.write_line(
             terminal_block(
                 self._record,
-                reports=self._folder,
+                reports=self._shown_folder(),
                 width=min(writer.fullwidth, 100),
                 colour=writer.hasmarkup,
                 unicode=_shows_unicode(),
@@ -270,6 +270,13 @@ class Controller:
         if option.xmlpath is None:
             option.xmlpath = str(folder / "junit.xml")
         return folder
+
+    def _shown_folder(self) -> Path | None:
+        """The run's folder as a user would name it from where pytest was started."""
+        start = self._config.invocation_params.dir
+        if self._folder is not None and self._folder.is_relative_to(start):
+            return self._folder.relative_to(start)
+        return self._folder
 
     def _drop_folder(self) -> None:
         if self._folder is not None:
