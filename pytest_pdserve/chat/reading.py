@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # SGLang's aborts, sglang issue 25388).
 FAILED_FINISHES: Final = frozenset({"error", "abort"})
 
-_EVENTS: Final = re.compile(rb"\s*(data|event|id|retry)?:")
+_EVENT_FIELD: Final = re.compile(rb"\s*(data|event|id|retry)?:")
 
 
 def read_reply(
@@ -64,7 +64,7 @@ def _read_body(answer: Answer, request: ChatRequest, exchange: Exchange) -> None
     labelled = kind.lower().startswith("text/event-stream")
     if body.lstrip().startswith(b"{"):
         labelled = False
-    elif not labelled and request.streamed and _EVENTS.match(body):
+    elif not labelled and request.streamed and _EVENT_FIELD.match(body):
         labelled = True
         answer.odd(f"an event stream is labelled content-type {answer.mask(kind)[:80]}")
     if labelled:
@@ -129,15 +129,18 @@ def _hang(exchange: Exchange, answer: Answer) -> str:
         return f"{exchange.reason}; the answer was whole, the response never ended"
     if not answer.outputs:
         return f"{exchange.reason}; no token came"
-    return f"{exchange.reason}; {answer.outputs} token events had come"
+    return f"{exchange.reason}; {_events(answer)} had come"
 
 
 def _so_far(answer: Answer) -> str:
     if not answer.streamed:
         return ""
-    events = f"{answer.outputs} token event{'' if answer.outputs == 1 else 's'}"
-    ended = answer.terminal and answer.error is None
-    return f" (after {events} and {TERMINAL})" if ended else f" (after {events})"
+    ended = f" and {TERMINAL}" if answer.terminal and answer.error is None else ""
+    return f" (after {_events(answer)}{ended})"
+
+
+def _events(answer: Answer) -> str:
+    return f"{answer.outputs} token event{'' if answer.outputs == 1 else 's'}"
 
 
 def _masked(exchange: Exchange, mask: Callable[[str], str]) -> Exchange:
