@@ -87,7 +87,7 @@ class ProbeRecord:
     """One probe: its outcome, what it found, and the replies it judged."""
 
     id: str
-    """pytest's node id."""
+    """pytest's node id; that of a bundled probe begins with suites/ wherever the suites are installed."""
     stage: str
     """The bundled suite's folder, or `OWN_STAGE`."""
     outcome: ProbeOutcome

@@ -65,6 +65,14 @@ def stage_of(path: Path) -> str:
     return path.relative_to(folder).parts[0] if path.is_relative_to(folder) else OWN_STAGE
 
 
+def probe_id(item: pytest.Item) -> str:
+    """The id of a probe in records: pytest's own, but a bundled one's begins with suites/ wherever it is installed."""
+    if stage_of(item.path) == OWN_STAGE:
+        return item.nodeid
+    within = item.path.relative_to(suites_folder().parent).as_posix()
+    return "::".join([within, *item.nodeid.split("::")[1:]])
+
+
 def is_probe(item: pytest.Item) -> TypeGuard[pytest.Function]:
     """Whether `item` asks the deployment: it uses one of our fixtures."""
     return isinstance(item, pytest.Function) and any(

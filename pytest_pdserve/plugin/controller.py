@@ -76,7 +76,7 @@ class Controller:
         self._simulation: Simulation | None = None
         self._target: Target | None = None
         self._plan: Plan | None = None
-        self._probes: dict[str, ProbeRecord] = {}
+        self._probes: dict[str, ProbeRecord] = {}  # by node id
         self._others_failed = False
         self._incomplete: str | None = None
         self._record: RunRecord | None = None
@@ -153,17 +153,18 @@ class Controller:
         """Keep what a probe left behind; give its row in the HTML report the replies."""
         data = getattr(report, "pdserve", None)
         if data is not None:
-            self._keep(ProbeRecord.from_json(data))
+            self._keep(report.nodeid, ProbeRecord.from_json(data))
             shown = _html_extra(probe_html(self._probes[report.nodeid]))
             report.extras = [*getattr(report, "extras", []), shown]  # type: ignore[attr-defined]
         elif report.failed and getattr(report, "when", None) == "???":
             self._keep(
+                report.nodeid,
                 ProbeRecord(
                     id=report.nodeid,
                     stage=OWN_STAGE,
                     outcome=ProbeOutcome.BROKE,
                     reason="the worker process died while this probe ran",
-                )
+                ),
             )
         elif report.failed:
             self._others_failed = True
@@ -304,11 +305,11 @@ class Controller:
     def _plan_line(self) -> str:
         return f"pdserve: plan {self._config.getoption('--pd-depth')}: {self._plan}"
 
-    def _keep(self, probe: ProbeRecord) -> None:
+    def _keep(self, nodeid: str, probe: ProbeRecord) -> None:
         """Keep a record; a failure on the way out of a probe that had failed doesn't replace what it found."""
-        known = self._probes.get(probe.id)
+        known = self._probes.get(nodeid)
         if known is None or not known.findings:
-            self._probes[probe.id] = probe
+            self._probes[nodeid] = probe
 
     def _write(self, record: RunRecord) -> None:
         if self._folder is None:

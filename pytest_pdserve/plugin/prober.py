@@ -13,7 +13,7 @@ from pytest_pdserve.deployment import Inconclusive, NotRun, ProbeFailure, ProbeH
 from pytest_pdserve.fixtures import DEPLOYMENT, RUN
 from pytest_pdserve.judge import Finding, ProbeOutcome, ProbeRecord, ReplyRecord
 from pytest_pdserve.markers import read_mark
-from pytest_pdserve.plugin.collection import is_probe, stage_of
+from pytest_pdserve.plugin.collection import is_probe, probe_id, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -96,7 +96,7 @@ class Prober:
         replies = deployment.replies if deployment is not None else []
         outcome = _outcome(report, error)
         return ProbeRecord(
-            id=item.nodeid,
+            id=probe_id(item),
             stage=stage_of(item.path),
             outcome=outcome,
             reason=self._mask(_reason(outcome, report, error)),
