@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -170,7 +171,9 @@ class Collection:
     def _prepare(self, item: pytest.Function) -> None:
         if item.get_closest_marker("timeout") is None:
             seconds = STAGES.get(stage_of(item.path)) or _configured_timeout(self._config) or OWN_SECONDS
-            item.add_marker(pytest.mark.timeout(seconds, func_only=True))
+            # By signal, whatever the configuration says: the other method ends the session with the probe.
+            method = {"method": "signal"} if hasattr(signal, "SIGALRM") else {}
+            item.add_marker(pytest.mark.timeout(seconds, func_only=True, **method))
         if item.get_closest_marker("disruptive") is not None and not self._run.disruptive:
             item.add_marker(pytest.mark.skip(reason="may disturb other users: only with --pd-disruptive"))
 

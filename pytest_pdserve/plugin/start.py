@@ -42,6 +42,9 @@ def configure(config: pytest.Config) -> None:
 
 
 def _settings(config: pytest.Config) -> Settings:
+    at_once = config.getoption("--pd-max-concurrency")
+    if at_once is not None and at_once < 1:
+        raise pytest.UsageError(f"--pd-max-concurrency: has to be a whole number above 0, not {at_once}")
     named = config.getoption("--pd-config")
     try:
         return load(

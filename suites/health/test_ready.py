@@ -32,8 +32,10 @@ def test_service_answers(pd: Deployment, pd_service: Service) -> None:
 
 def test_services_serve_the_same_model(pd: Deployment) -> None:
     """Every service that lists models lists the one under test (a worker restarted with another model doesn't)."""
-    if pd.target.unreachable or pd.model is None:
-        pytest.skip(pd.target.unreachable or "the entry names no model")
+    if pd.target.unreachable:
+        pytest.skip(pd.target.unreachable)
+    if pd.model is None:
+        raise ProbeFailure(Finding(what="the deployment offers no model", evidence=pd.target.notes))
     listed = {service.name: pd.models(service) for service in pd.services}
     lists = {name: models for name, models in listed.items() if not isinstance(models, str)}
     if len(lists) < 2:

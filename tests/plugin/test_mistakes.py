@@ -90,6 +90,10 @@ def test_wrong_simulator_arguments(run):
     check(run("--pd-target=sim", "--pd-sim=--fault 'x"), "--pd-sim")
 
 
+def test_a_limit_that_is_none(run):
+    check(run("--pd-target=sim", "--pd-max-concurrency=0"), "--pd-max-concurrency", "above 0, not 0")
+
+
 def test_a_report_folder_that_cannot_be(run):
     run.write("reports", "a file")
     ran = run("--pd-target=sim")
