@@ -76,7 +76,7 @@ def _first_message(text: str) -> str | None:
     try:
         return str(msgspec.json.decode(found[1].encode()))
     except msgspec.DecodeError:
-        return found[1]
+        return found[1][1:-1]
 
 
 def _visible(character: str) -> str:

@@ -386,7 +386,7 @@ def test_a_greeting_is_no_refusal() -> None:
         (b'{"error": true, "message": "late"}', "late"),
         (b"<html><title>502 Bad Gateway</title>", 'an HTML page titled "502 Bad Gateway"'),
         (b'data: {"error": {"message": "a \\"b\\"\\n c"}}\n\ndata: [DONE]\n\n', 'a "b" c'),
-        (b'{"message": "\\ud800 half a pair"', '"\\ud800 half a pair"'),
+        (b'{"message": "\\ud800 half a pair"', "\\ud800 half a pair"),
         (b"\x1b[31mred\x00\xff", "\\x1b[31mred\\x00\ufffd"),
         (b"", "nothing"),
         (b"{}", "{}"),
