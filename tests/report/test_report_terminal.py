@@ -161,14 +161,21 @@ def test_gaps_are_grouped_by_outcome_and_reason():
                 for n in range(52)
             ],
             probe(ProbeOutcome.SKIPPED, id="b.py::test_b", reason="the path is dead"),
+            *[probe(ProbeOutcome.SKIPPED, id=f"d.py::test_{n}", reason="no logprobs") for n in range(2)],
             probe(ProbeOutcome.INCONCLUSIVE, id="c.py::test_c", reason="the client was late"),
         )
     )
-    assert shown.split("\n")[-3:] == [
+    assert shown.split("\n")[-4:] == [
         "    1 inconclusive  the client was late: test_c",
         "   52 not run       the path is dead: test_0, test_1, test_2, and 49 more",
+        "    2 skipped       no logprobs: test_0, test_1",
         "    1 skipped       the path is dead: test_b",
     ]
+
+
+def test_a_long_layer_leaves_room_for_what_is_wrong():
+    finding = Finding(what="the 4th answer did not come", layer="somewhere " * 20)
+    assert "the 4th answer did not come  " in block(record(probe(ProbeOutcome.HUNG, findings=(finding,))))
 
 
 @pytest.mark.parametrize("length", [1, 10_000_000])
