@@ -97,6 +97,11 @@ async def _secure(
         ) from error
     except (OSError, ValueError) as error:
         raise httpx.ConnectError(f"{origin.place}: {cause(error)}") from error
+    except asyncio.CancelledError:
+        if not isinstance(loop, asyncio.BaseEventLoop):
+            # uvloop closes the descriptor, but leaves it in `sock`, which would close another one of that number.
+            sock.detach()
+        raise
     return connection
 
 

@@ -37,9 +37,6 @@ class Origin(NamedTuple):
 class Owner(Protocol):
     """Who keeps the connections: the pool."""
 
-    def add(self, connection: Connection, /) -> None:
-        """A new connection is there."""
-
     def done(self, connection: Connection, /) -> None:
         """A connection's exchange is over; `idle_since` says whether it is free for another one."""
 
@@ -75,7 +72,6 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = Origin("", peer[0], peer[1]).place
-        self._owner.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived: stamp and parse them."""
@@ -124,6 +120,11 @@ class Connection(asyncio.Protocol):
 
     # what the pool, the transport and the response use
 
+    @property
+    def connected(self) -> bool:
+        """Neither side has closed it yet, as far as is known."""
+        return self._transport is not None
+
     async def request(
         self, request: httpx.Request, timeline: Timeline, timeouts: Mapping[str, float | None]
     ) -> Incoming:
@@ -166,7 +167,6 @@ class Connection(asyncio.Protocol):
         reusable = reader.complete and reader.keep_alive and reader.timeline.sent is not None
         if reusable and self._transport is not None and not self._transport.is_closing():
             self.idle_since = monotonic()
-            self._resume()
         else:
             self.abort()
         self._owner.done(self)

@@ -30,7 +30,7 @@ class Pool:
     """Leases for connections, and the idle ones.
 
     Whoever wants a connection takes a lease (`lease`), then an idle connection (`take`) or opens one (after
-    `make_room`). Connections report themselves: `add` when open, `done` when their exchange is over, which ends the
+    `make_room`, then `add`). Connections report themselves: `done` when their exchange is over, which ends the
     lease, and `gone` when closed. A lease without a connection is given back with `release`.
     """
 
@@ -40,7 +40,6 @@ class Pool:
         self._leased = 0
         self._open: set[Connection] = set()
         self._idle: dict[Connection, asyncio.TimerHandle] = {}
-        self._closed = False
 
     async def lease(self, timeout: float | None) -> None:
         """Wait for the leave to have a connection. Raises httpx.PoolTimeout after `timeout` seconds."""
@@ -81,9 +80,6 @@ class Pool:
         self.release()
         if connection.idle_since is None:
             return
-        if self._closed:
-            connection.abort()
-            return
         loop = asyncio.get_running_loop()
         self._idle[connection] = loop.call_later(self._limits.idle_seconds, connection.abort)
         if len(self._idle) > self._limits.idle:
@@ -103,7 +99,6 @@ class Pool:
 
     async def aclose(self) -> None:
         """Close every connection, and see that they are closed."""
-        self._closed = True
         for connection in tuple(self._open):
             connection.abort()
         for _ in range(_TURNS_TO_CLOSE):

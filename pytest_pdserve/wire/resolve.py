@@ -55,8 +55,6 @@ def _look_up(host: str, port: int, result: asyncio.Future[Sequence[AddressInfo]]
 
 
 def _deliver(result: asyncio.Future[Sequence[AddressInfo]], answer: Sequence[AddressInfo] | OSError) -> None:
-    if result.done():
-        return
     if isinstance(answer, OSError):
         result.set_exception(answer)
         result.exception()  # marks it as seen, should everybody who waited have left

@@ -85,18 +85,28 @@ class Transport(httpx.AsyncBaseTransport):
             if idle is not None:
                 timeline.tls = origin.scheme == "https"
                 return idle
-            pool.make_room()
-            return await connect(
-                origin,
-                make=lambda: Connection(origin, pool),
-                resolver=self._resolver,
-                ssl_context=self._tls() if origin.scheme == "https" else None,
-                timeline=timeline,
-                timeout=timeouts.get("connect"),
-            )
+            return await self._opened(origin, timeline, timeouts.get("connect"))
         except BaseException:
             pool.release()
             raise
+
+    async def _opened(self, origin: Origin, timeline: Timeline, timeout: float | None) -> Connection:
+        pool = self._pool
+        pool.make_room()
+        connection = await connect(
+            origin,
+            make=lambda: Connection(origin, pool),
+            resolver=self._resolver,
+            ssl_context=self._tls() if origin.scheme == "https" else None,
+            timeline=timeline,
+            timeout=timeout,
+        )
+        if self._closed:
+            connection.abort()
+            raise httpx.ConnectError("the client was closed")
+        if connection.connected:
+            pool.add(connection)
+        return connection
 
     def _tls(self) -> ssl.SSLContext:
         return _default_context() if self._ssl_context is None else self._ssl_context

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import importlib
 import re
@@ -15,7 +16,16 @@ import httpx
 import pytest
 from wire_server import CHUNKED, Peer, Script, Server, answering, chunk, sending, sized
 
-from pytest_pdserve.wire import ConnectionLimits, Ending, Exchange, Outcome, Phase, Transport, exchange
+from pytest_pdserve.wire import (
+    ConnectionLimits,
+    Ending,
+    Exchange,
+    Outcome,
+    Phase,
+    Transport,
+    exchange,
+    tls_context,
+)
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -509,6 +519,28 @@ def test_cancelling_an_exchange_closes_its_connection(run: Run) -> None:
 
     with Server(sending(CHUNKED, "stay")) as server:
         run(main(server))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_cancelling_at_any_moment_leaves_nothing_open(run: Run, scheme: str) -> None:
+    context = tls_context(ca=None, certificate=None, key=None)
+
+    async def main(url: str) -> None:
+        transport = Transport(ssl_context=context, limits=ConnectionLimits(connections=1))
+        async with httpx.AsyncClient(transport=transport) as client:
+            for turns in range(60):
+                task = asyncio.create_task(exchange(client, client.build_request("GET", url), deadline=20))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            await asyncio.sleep(0.02)
+            assert transport.open_connections == 0
+
+    with Server(lambda peer: peer.until_closed()) as server:
+        run(main(server.url.replace("http", scheme)))
+    gc.collect()  # a socket that nobody closed would warn now, which is an error
 
 
 def test_waiting_for_the_pool_past_the_deadline_hangs(run: Run) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_pdserve.wire import Phase, Stamped, Timeline
 from pytest_pdserve.wire.decode import decode
+from pytest_pdserve.wire.hang import hang_reason
 from pytest_pdserve.wire.resolve import Resolver
 from pytest_pdserve.wire.words import counted, seconds, shown, size
 
@@ -102,6 +103,25 @@ def test_words() -> None:
     assert (counted(1, "chunk"), counted(4000, "chunk")) == ("1 chunk", "4,000 chunks")
     assert shown(b"a\x1b[31m\r\nsecond line") == "'a\\x1b[31m'"
     assert shown(b"x" * 100, 5) == "'xxxxx'..."
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "now", "reason"),
+    [
+        ([1.0], 1.9, "still streaming after 1.9 s: 1 byte in 1 chunk, the last 0.9 s ago"),
+        ([1.0], 3.0, "headers after 0.5 s, 1 byte in 1 chunk until 1.0 s, then nothing for 2.0 s"),
+        ([4.0, 7.0], 9.0, "still streaming after 9.0 s: 2 bytes in 2 chunks, the last 2.0 s ago"),
+        ([4.0, 7.0], 11.0, "headers after 0.5 s, 2 bytes in 2 chunks until 7.0 s, then nothing for 4.0 s"),
+    ],
+)
+def test_streaming_and_stalled_are_told_apart_by_the_gaps_so_far(
+    arrivals: list[float], now: float, reason: str
+) -> None:
+    body = Stamped()
+    for at in arrivals:
+        body.append(at, b"x")
+    timeline = Timeline(started=0.0, sent=0.1, headers=0.5, first_byte=arrivals[0], last_byte=arrivals[-1])
+    assert hang_reason(timeline, body, now) == reason
 
 
 # content decoding
@@ -205,6 +225,7 @@ def test_a_stuck_look_up_holds_up_neither_the_loop_nor_the_interpreter() -> None
     program = """
 import asyncio, socket, time
 socket.getaddrinfo = lambda *a, **k: time.sleep(60)
+from pytest_pdserve.wire.hang import hang_reason
 from pytest_pdserve.wire.resolve import Resolver
 async def main():
     try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import httptools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,6 +153,24 @@ def test_surplus_bytes_are_not_part_of_the_body() -> None:
     assert reader.body.chunks == 1
 
 
+def test_a_second_message_spoils_the_connection_even_without_a_body() -> None:
+    message = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    assert fed([message]).keep_alive
+    assert not fed([message * 2]).keep_alive
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_statuses_without_a_body_have_none_whatever_their_header_says(status: int) -> None:
+    reader = fed([b"HTTP/1.1 %d X\r\nTransfer-Encoding: chunked\r\n\r\n" % status])
+    assert (reader.complete, len(reader.body)) == (True, 0)
+
+
+def test_our_own_errors_are_not_taken_for_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ResponseReader, "_choose_framing", lambda *_: {}["a bug"])
+    with pytest.raises(httptools.HttpParserCallbackError):
+        fed([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
+
+
 def test_taking_makes_room_under_the_limit() -> None:
     reader = ResponseReader(Timeline(started=0.0), method="GET")
     reader.set_limit(4)
@@ -172,7 +191,7 @@ def test_a_limit_set_late_counts_too() -> None:
 
 
 def test_many_tiny_chunks_are_not_mistaken_for_framing_without_data() -> None:
-    reader = fed([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1\r\nx\r\n"] * 30_000])
+    reader = fed([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"1\r\n", b"x\r\n"] * 30_000])
     assert not reader.over
     assert len(reader.body) == 30_000
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 from wire_server import CHUNKED, Peer, Server, answering, chunk, sending, sized
 
 from pytest_pdserve.wire import ConnectionLimits, Phase, Timeline, Transport
+from pytest_pdserve.wire.connection import Connection, Origin
+from pytest_pdserve.wire.pool import Pool
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -160,6 +164,7 @@ def test_an_idle_connection_makes_room_for_another_host(run: Run) -> None:
 
     with Server(many) as one, Server(many) as two:
         run(main(one.url, two.url))
+        assert (len(one.peers), len(two.peers)) == (2, 1)
 
 
 def test_failed_connections_give_their_place_back(run: Run) -> None:
@@ -361,6 +366,78 @@ def test_a_success_before_the_body_is_sent_does_not_stop_it(run: Run) -> None:
         assert run(main(server.url)).endswith("4\r\npart\r\n0\r\n\r\n")
 
 
+def test_an_error_status_stops_the_sending_while_its_body_comes(run: Run) -> None:
+    stopped = asyncio.Event()
+
+    async def parts() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield b"part"
+                await asyncio.sleep(0.02)
+        finally:
+            stopped.set()
+
+    async def main(url: str) -> None:
+        async with (
+            httpx.AsyncClient(transport=Transport()) as client,
+            client.stream("POST", url, content=parts()) as response,
+        ):
+            assert response.status_code == 503
+            await asyncio.wait_for(stopped.wait(), 5)
+
+    def script(peer: Peer) -> None:
+        peer.head()
+        peer.send(CHUNKED.replace(b"200 OK", b"503 Busy"))
+        peer.until_closed()
+
+    with Server(script) as server:
+        run(main(server.url))
+
+
+def test_a_connection_with_a_request_sent_in_part_is_not_reused(run: Run) -> None:
+    async def parts() -> AsyncIterator[bytes]:
+        while True:
+            yield b"part"
+            await asyncio.sleep(0.02)
+
+    async def main(url: str) -> None:
+        async with httpx.AsyncClient(transport=Transport()) as client:
+            for _ in range(2):
+                response = await client.post(url, content=parts())
+                assert response.status_code == 200
+                assert not response.extensions["timeline"].reused
+
+    def script(peer: Peer) -> None:
+        peer.head()
+        peer.send(sized(b"x"))
+        peer.until_closed()
+
+    with Server(script) as server:
+        run(main(server.url))
+        assert len(server.peers) == 2
+
+
+def test_an_answer_that_came_before_a_reset_is_read_although_writing_fails_first(run: Run) -> None:
+    def script(peer: Peer) -> None:
+        peer.head()
+        peer.send(sized(b"too large", status="413 Content Too Large"))
+        peer.rst()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"first"
+        await asyncio.sleep(0.05)  # now it is written
+        yield b"second"
+        time.sleep(0.3)  # noqa: ASYNC251 -- so that the answer and the reset are there, but not yet read
+        yield b"third"
+
+    async def main(url: str) -> str:
+        async with httpx.AsyncClient(transport=Transport()) as client:
+            return (await client.post(url, content=parts())).text
+
+    with Server(script) as server:
+        assert run(main(server.url)) == "too large"
+
+
 def test_an_error_of_the_request_stream_reaches_the_caller(run: Run) -> None:
     async def parts() -> AsyncIterator[bytes]:
         yield b"one"
@@ -378,18 +455,25 @@ def test_an_error_of_the_request_stream_reaches_the_caller(run: Run) -> None:
         run(main(server.url))
 
 
-def test_a_body_of_another_length_than_announced_is_refused(run: Run) -> None:
+@pytest.mark.parametrize(("length", "sent"), [("2", b""), ("4", b"one")])
+def test_a_body_of_another_length_than_announced_is_refused(run: Run, length: str, sent: bytes) -> None:
+    received = bytearray()
+
     async def parts() -> AsyncIterator[bytes]:
         yield b"one"
 
     async def main(url: str) -> None:
         async with httpx.AsyncClient(transport=Transport()) as client:
-            for length in ("2", "4"):
-                with pytest.raises(httpx.LocalProtocolError, match=f"not {length} bytes long"):
-                    await client.post(url, content=parts(), headers={"Content-Length": length})
+            with pytest.raises(httpx.LocalProtocolError, match=f"not {length} bytes long"):
+                await client.post(url, content=parts(), headers={"Content-Length": length})
 
-    with Server(lambda peer: peer.until_closed()) as server:
+    def script(peer: Peer) -> None:
+        while True:
+            received.extend(peer.receive())
+
+    with Server(script) as server:
         run(main(server.url))
+    assert received.partition(b"\r\n\r\n")[2] == sent
 
 
 @pytest.mark.parametrize(
@@ -461,6 +545,21 @@ def test_collect_keeps_the_read_timeout_without_counting_from_the_start(run: Run
         run(main(server.url))
 
 
+def test_collect_resumes_a_connection_that_was_held_back(run: Run) -> None:
+    async def main(url: str) -> None:
+        async with (
+            httpx.AsyncClient(transport=Transport()) as client,
+            client.stream("GET", url) as response,
+        ):
+            incoming = response.extensions["incoming"]
+            await asyncio.sleep(0.3)
+            assert len(incoming.body) < 2_000_000
+            assert len(await incoming.collect(40_000_000)) == 30_000_000
+
+    with Server(answering(sized(bytes(30_000_000)))) as server:
+        run(main(server.url))
+
+
 def test_a_write_timeout(run: Run) -> None:
     async def main(url: str) -> None:
         async with httpx.AsyncClient(transport=Transport(), timeout=0.3) as client:
@@ -497,6 +596,88 @@ def test_closing_the_client_closes_idle_and_busy_connections(run: Run) -> None:
 
     with Server(script) as server:
         run(main(server))
+
+
+def test_a_connection_that_is_made_after_closing_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up = socket.getaddrinfo
+    release = threading.Event()
+
+    def slow(*args: Any, **options: Any) -> Any:
+        release.wait(10)
+        return look_up(*args, **options)
+
+    async def main(port: int) -> None:
+        transport = Transport()
+        async with httpx.AsyncClient(transport=transport) as client:
+            waiting = asyncio.create_task(client.get(f"http://localhost:{port}"))
+            await asyncio.sleep(0.1)
+        release.set()
+        with pytest.raises(httpx.TransportError, match="the client was closed"):
+            await waiting
+        await asyncio.sleep(0.01)
+        assert transport.open_connections == 0
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with Server(many) as server:
+        run(main(server.port))
+
+
+class Wire(asyncio.Transport):
+    """A transport that goes nowhere, to play events that a network can't be made to play in order."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+def connected(pool: Pool) -> Connection:
+    connection = Connection(Origin("http", "somewhere", 80), pool)
+    connection.connection_made(Wire())
+    pool.add(connection)
+    return connection
+
+
+def test_a_connection_lost_before_its_request_fails_it() -> None:
+    async def main() -> None:
+        pool = Pool(ConnectionLimits())
+        await pool.lease(None)
+        connection = connected(pool)
+        connection.connection_lost(ConnectionResetError())
+        with pytest.raises(httpx.ReadError, match="RST"):
+            await asyncio.wait_for(
+                connection.request(httpx.Request("GET", "http://somewhere"), Timeline(started=0.0), {}), 5
+            )
+        assert pool.open == 0
+
+    asyncio.run(main())
+
+
+def test_an_idle_connection_is_not_handed_out_between_its_fin_and_its_end() -> None:
+    async def main() -> None:
+        pool = Pool(ConnectionLimits())
+        await pool.lease(None)
+        connection = connected(pool)
+        request = asyncio.create_task(
+            connection.request(httpx.Request("GET", "http://somewhere"), Timeline(started=0.0), {})
+        )
+        await asyncio.sleep(0.01)
+        connection.data_received(sized(b""))
+        await asyncio.wait_for(request, 5)
+        assert pool.take(connection.origin) is connection
+        pool.done(connection)
+        connection.eof_received()
+        assert pool.take(connection.origin) is None
+        connection.connection_lost(None)
+
+    asyncio.run(main())
 
 
 def test_another_loop_is_refused() -> None:
