@@ -7,7 +7,7 @@ import itertools
 import random
 import string
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpcore
@@ -36,7 +36,7 @@ from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, unless_disconnec
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
 
     from starlette.requests import Request
 
@@ -64,12 +64,10 @@ class Router:
         self._turn = itertools.count()
         self._ids = {worker.name: str(uuid.uuid4()) for worker in plan.services}
         self._load = dict.fromkeys(self._ids, 0)
-        self._http: httpcore.AsyncConnectionPool
 
     def app(self) -> Starlette:
         """The ASGI application."""
         return Starlette(
-            lifespan=self._lifespan,
             exception_handlers={HTTPException: _nothing_there},
             routes=[
                 Route("/v1/chat/completions", self._completion, methods=["POST"]),
@@ -86,13 +84,6 @@ class Router:
                 control_route(self._faults),
             ],
         )
-
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        # kept shorter than the workers' own keep-alive of 5 s, or requests would meet closing connections
-        pool = httpcore.AsyncConnectionPool(max_connections=None, keepalive_expiry=4.0)
-        async with pool as self._http:
-            yield
 
     async def _completion(self, request: Request) -> Response:
         chat = request.url.path.endswith("chat/completions")
@@ -217,9 +208,11 @@ class Router:
     async def _call(
         self, method: str, url: str, headers: Mapping[str, str], raw: bytes, timeouts: Mapping[str, float]
     ) -> httpcore.Response:
-        sent = [("host", url.split("/")[2]), *headers.items()]
+        """Call a worker on a connection of its own: httpcore's pool takes milliseconds a request at 100 at once."""
+        address = url.removeprefix("http://").partition("/")[0]
+        sent = [("host", address), ("connection", "close"), *headers.items()]
         request = httpcore.Request(method, url, headers=sent, content=raw, extensions={"timeout": timeouts})
-        return await self._http.handle_async_request(request)
+        return await httpcore.AsyncHTTPConnection(request.url.origin).handle_async_request(request)
 
     async def _get(self, worker: Service, path: str) -> httpcore.Response:
         answer = await self._call("GET", worker.url + path, {}, b"", {"connect": _GET_S, "read": _GET_S})

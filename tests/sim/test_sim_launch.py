@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -260,3 +261,22 @@ def test_the_command_refuses_bad_input_in_one_line(arguments: tuple[str, ...], m
     assert out == b""
     assert err.decode().startswith(message)
     assert err.count(b"\n") == 1
+
+
+def test_a_load_leaves_no_request_and_no_file_open() -> None:
+    with start() as sim:
+        chat(sim.entry, "hello")
+
+        def open_files() -> dict[str, int]:
+            return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in sim.pids.items()}
+
+        before = open_files()
+        with ThreadPoolExecutor(16) as pool:
+            codes = [str(code) for code in range(1000, 1200)]
+            assert (
+                list(pool.map(lambda code: chat(sim.entry, *copying(code), stream=True).text, codes)) == codes
+            )
+        for url in (*sim.prefill, *sim.decode):
+            assert gauge(url, "sglang:num_used_tokens") == 0
+            assert gauge(url, "sglang:num_running_reqs") == 0
+        assert eventually(lambda: open_files() == before, 10)
