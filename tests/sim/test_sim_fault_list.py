@@ -323,7 +323,7 @@ def test_needle_lost(strike: Strike) -> None:
 
 
 def test_cross_talk_only_above_a_concurrency(strike: Strike) -> None:
-    sim = strike("cross-talk=above=3")
+    sim = strike("cross-talk=above=3", "decode-slow=20")  # slow, so that they overlap
     alone = [chat(sim.entry, *copying(str(n))).text for n in range(1000, 1008)]
     assert alone == [str(n) for n in range(1000, 1008)]
     codes = [str(n) for n in range(2000, 2024)]

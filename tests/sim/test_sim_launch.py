@@ -279,4 +279,4 @@ def test_a_load_leaves_no_request_and_no_file_open() -> None:
         for url in (*sim.prefill, *sim.decode):
             assert gauge(url, "sglang:num_used_tokens") == 0
             assert gauge(url, "sglang:num_running_reqs") == 0
-        assert eventually(lambda: open_files() == before, 10)
+        assert eventually(lambda: all(count <= before[name] for name, count in open_files().items()))
