@@ -57,6 +57,8 @@ class Ask:
     bootstrap_host: str | None
     bootstrap_port: int | None
     bootstrap_room: int | None
+    hold: bool
+    """vLLM's do_remote_decode: compute the prompt and keep its KV for whoever will fetch it."""
 
 
 def parse_body(raw: bytes) -> dict[str, Any]:
@@ -81,6 +83,17 @@ def parse_ask(body: Mapping[str, Any], surface: Surface, model: str) -> Ask:
         raise AskError(Trouble.INVALID, f"max_new_tokens must be at least 1, got {limit}.")
     if body.get("n") not in (None, 1):
         raise AskError(Trouble.INVALID, "only n=1 is supported")
+    transfer = body.get("kv_transfer_params") or {}
+    source: tuple[Any, Any, Any]
+    if transfer.get("do_remote_prefill"):
+        source = (
+            transfer.get("remote_host"),
+            transfer.get("remote_port"),
+            int(transfer.get("remote_request_id", 0)),
+        )
+    else:
+        source = body.get("bootstrap_host"), body.get("bootstrap_port"), body.get("bootstrap_room")
+    host, port, room = source
     return Ask(
         surface=surface,
         model=str(body.get("model") or model),
@@ -91,9 +104,10 @@ def parse_ask(body: Mapping[str, Any], surface: Surface, model: str) -> Ask:
         min_tokens=int(body.get("min_tokens") or 0),
         ignore_eos=bool(body.get("ignore_eos")),
         stops=_stops(body.get("stop")),
-        bootstrap_host=body.get("bootstrap_host"),
-        bootstrap_port=body.get("bootstrap_port"),
-        bootstrap_room=body.get("bootstrap_room"),
+        bootstrap_host=host,
+        bootstrap_port=port,
+        bootstrap_room=room,
+        hold=bool(transfer.get("do_remote_decode")),
     )
 
 

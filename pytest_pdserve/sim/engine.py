@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class _Engine:
     """What both engines share."""
 
-    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
-        self.tally = Tally()
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
+        self.tally = tally
         self._faults = faults
         self._plan = plan
         self._timing = plan.timing
@@ -44,25 +45,6 @@ class _Engine:
             seconds += self._timing.first_request_s
         await asyncio.sleep(seconds * self._plan.time_scale)
 
-    def check(self, ask: Ask) -> None:
-        """Refuse what can't be served, before any of it is worked on. Raises AskError."""
-        if ask.bootstrap_room is None or ask.bootstrap_host is None or ask.bootstrap_port is None:
-            raise AskError(Trouble.NO_ROOM, "Disaggregated request received without bootstrap room id.")
-        limit = self._plan.context_tokens
-        if len(ask.prompt) >= limit:
-            raise AskError(
-                Trouble.TOO_LONG,
-                f"The input ({len(ask.prompt)} tokens) is longer than the model's context length ({limit} tokens).",
-            )
-        total = len(ask.prompt) + (ask.max_tokens or 0)
-        if total > limit:
-            raise AskError(
-                Trouble.TOO_LONG,
-                f"Requested token count exceeds the model's maximum context length of {limit} tokens. "
-                f"You requested a total of {total} tokens: {len(ask.prompt)} tokens from the input messages and "
-                f"{ask.max_tokens} tokens for the completion.",
-            )
-
 
 @dataclass(slots=True)
 class _Prompt:
@@ -74,11 +56,13 @@ class _Prompt:
 class PrefillEngine(_Engine):
     """Computes prompts one after another in chunks and hands each over to whoever claims its room."""
 
-    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
-        super().__init__(plan, model, faults)
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
+        super().__init__(plan, model, faults, tally)
         self._timeout_s = plan.timing.bootstrap_timeout_s
         self.depot = kv.Depot(self._transfer_s, self._timeout_s)
         self._queue: deque[_Prompt] = deque()
+        self._held: set[asyncio.Task[None]] = set()
+        self._rooms = itertools.count(1)
 
     def _transfer_s(self, tokens: int) -> float:
         seconds = self._timing.transfer_latency_s + tokens / self._timing.transfer_tokens_per_s
@@ -87,7 +71,7 @@ class PrefillEngine(_Engine):
     async def prefill(self, ask: Ask, strikes: Strikes) -> Output:
         """Compute a prompt and hand its KV over. Returns when decode has it.
 
-        The request must have passed `check`. Raises AskError.
+        Raises AskError.
         """
         assert ask.bootstrap_room is not None
         async with self.depot.room(ask.bootstrap_room) as room:
@@ -95,18 +79,49 @@ class PrefillEngine(_Engine):
                 seat.move(Stage.BOOTSTRAP)
                 await strikes.before_bootstrap()
                 await self._claimed(room, ask)
-                prompt = _Prompt(ask, seat)
-                seat.move(Stage.WAITING)
-                self._queue.append(prompt)
-                self._wake.set()
-                try:
-                    await prompt.computed.wait()
-                finally:
-                    if prompt in self._queue:
-                        self._queue.remove(prompt)
+                await self._compute(ask, seat)
                 seat.move(Stage.INFLIGHT)
                 await strikes.before_transfer()
                 return await self._hand_over(room, ask)
+
+    async def _compute(self, ask: Ask, seat: Seat) -> None:
+        prompt = _Prompt(ask, seat)
+        seat.move(Stage.WAITING)
+        self._queue.append(prompt)
+        self._wake.set()
+        try:
+            await prompt.computed.wait()
+        finally:
+            if prompt in self._queue:
+                self._queue.remove(prompt)
+
+    async def hold(self, ask: Ask, strikes: Strikes) -> tuple[Output, int]:
+        """vLLM's way: compute a prompt, answer with its room, and keep the KV there until it is fetched."""
+        with seated(self.tally, len(ask.prompt)) as seat:
+            await strikes.before_bootstrap()
+            await self._compute(ask, seat)
+        first = next(self._model.generate(ask.prompt, talkative=True))
+        self.tally.prompt_tokens += len(ask.prompt)
+        self.tally.computed_tokens += len(ask.prompt)
+        self.tally.output_tokens += 1
+        self.tally.requests += 1
+        number = next(self._rooms)
+        held = asyncio.create_task(self._keep(number, ask, first, strikes))
+        self._held.add(held)
+        held.add_done_callback(self._held.discard)
+        return Output(Detokenizer().feed(first), output_tokens=1, cached_tokens=0, finish="length"), number
+
+    async def _keep(self, number: int, ask: Ask, first: bytes, strikes: Strikes) -> None:
+        async with self.depot.room(number) as room:
+            with seated(self.tally, len(ask.prompt)):
+                await strikes.before_transfer()
+                room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
+                try:
+                    await asyncio.wait_for(asyncio.shield(room.outcome), self._timing.kv_hold_s)
+                except TimeoutError:
+                    self.tally.expired += 1
+                except kv.TransferError:
+                    self.tally.transfer_failed += 1
 
     async def _claimed(self, room: kv.Room, ask: Ask) -> None:
         try:
@@ -167,6 +182,7 @@ class _Answer:
     outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
     count: int = 0
     ended: bool = False
+    stopped: bool = False
 
     def step(self) -> int:
         """Take one step: 1 when it made a token, 0 when a fault holds it back."""
@@ -191,14 +207,15 @@ class _Answer:
         self.outputs.put_nowait(Output(text, self.count, self.cached_tokens, finish, matched))
         if finish is not None:
             self.ended = True
+            self.stopped = finish == "stop"
             self.seat.move(None)
 
 
 class DecodeEngine(_Engine):
     """Takes KV over from a prefill and continues it, all running requests one token a step."""
 
-    def __init__(self, plan: Plan, model: Model, faults: Switchboard) -> None:
-        super().__init__(plan, model, faults)
+    def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
+        super().__init__(plan, model, faults, tally)
         self._timeout_s = plan.timing.bootstrap_timeout_s
         self._arrived: deque[_Answer] = deque()
         self._batch: list[_Answer] = []
@@ -207,12 +224,12 @@ class DecodeEngine(_Engine):
     async def decode(self, ask: Ask, strikes: Strikes) -> AsyncGenerator[Output, None]:
         """Yield an answer step by step, the first after the KV has come over.
 
-        The request must have passed `check`. Raises AskError.
+        Raises AskError.
         """
         began = time.monotonic()
         with seated(self.tally, len(ask.prompt)) as seat:
             seat.move(Stage.PREALLOC)
-            handoff = await self._pull(ask, seat)
+            handoff = await (self._alone(ask, seat) if ask.bootstrap_room is None else self._pull(ask, seat))
             await strikes.before_first_token()
             answer = self._begin(ask, handoff, seat, strikes)
             try:
@@ -226,13 +243,25 @@ class DecodeEngine(_Engine):
             finally:
                 self._end(answer)
 
+    async def _alone(self, ask: Ask, seat: Seat) -> kv.Handoff:
+        """Compute the prompt here, as a vLLM worker does with a request that brings no KV."""
+        seat.move(Stage.RUNNING)
+        await self._work(
+            self._timing.prefill_overhead_s + len(ask.prompt) / self._timing.prefill_tokens_per_s
+        )
+        self.tally.computed_tokens += len(ask.prompt)
+        first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
+        return kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0)
+
     async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
         assert ask.bootstrap_host is not None
         assert ask.bootstrap_port is not None
         assert ask.bootstrap_room is not None
         seat.move(Stage.TRANSFER)
         try:
-            return await kv.pull(ask.bootstrap_host, ask.bootstrap_port, ask.bootstrap_room, self._timeout_s)
+            handoff = await kv.pull(
+                ask.bootstrap_host, ask.bootstrap_port, ask.bootstrap_room, self._timeout_s
+            )
         except kv.TransferError as error:
             self.tally.transfer_failed += 1
             raise AskError(
@@ -240,6 +269,8 @@ class DecodeEngine(_Engine):
                 f"Decode transfer failed for request bootstrap_room={ask.bootstrap_room}: "
                 f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
             ) from None
+        self.tally.fetches += 1
+        return handoff
 
     def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, strikes: Strikes) -> _Answer:
         arrived = handoff.context
@@ -273,6 +304,7 @@ class DecodeEngine(_Engine):
             self.tally.aborted += 1
         else:
             self.tally.requests += 1
+            self.tally.stopped += answer.stopped
 
     async def run(self) -> None:
         """The scheduler: never returns."""

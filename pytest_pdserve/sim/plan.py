@@ -10,6 +10,7 @@ class Dialect(StrEnum):
     """The engine family whose wire behaviour is simulated."""
 
     SGLANG = "sglang"
+    VLLM = "vllm"
 
 
 class Role(StrEnum):
@@ -42,6 +43,8 @@ class Timing:
     decode_step_s: float = 0.002
     decode_step_per_request_s: float = 0.00002
     first_request_s: float = 0.03
+    kv_hold_s: float = 30.0
+    """How long a vLLM prefill keeps KV that nobody fetches, as measured."""
     bootstrap_timeout_s: float = 300.0
     """SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT default to 300 s."""
 

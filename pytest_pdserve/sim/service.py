@@ -21,7 +21,7 @@ import msgspec
 import uvicorn
 
 from pytest_pdserve.sim.connection import Protocol
-from pytest_pdserve.sim.plan import Plan, Role, Service
+from pytest_pdserve.sim.plan import Dialect, Plan, Role, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,13 +62,22 @@ def _leave_at_end_of_stdin() -> None:
 
 def _application(order: Order, service: Service) -> Starlette:
     if service.role is Role.ROUTER:
-        from pytest_pdserve.sim.router import Router  # each process pays only for its own imports
+        # each process pays only for its own imports
+        if order.plan.dialect is Dialect.VLLM:
+            from pytest_pdserve.sim.vllm_router import VllmRouter
 
-        return Router(order.plan, service).app()
-    from pytest_pdserve.sim.worker import Worker
+            return VllmRouter(order.plan, service).app()
+        from pytest_pdserve.sim.sglang_router import SglangRouter
 
+        return SglangRouter(order.plan, service).app()
     bootstrap = None if order.bootstrap_fd is None else socket.socket(fileno=order.bootstrap_fd)
-    return Worker(order.plan, service, bootstrap).app()
+    if order.plan.dialect is Dialect.VLLM:
+        from pytest_pdserve.sim.vllm_worker import VllmWorker
+
+        return VllmWorker(order.plan, service, bootstrap).app()
+    from pytest_pdserve.sim.sglang_worker import SglangWorker
+
+    return SglangWorker(order.plan, service, bootstrap).app()
 
 
 def _announcing(app: Starlette, ready_fd: int) -> Starlette:

@@ -24,6 +24,24 @@ _TYPES = {Trouble.MALFORMED: "Bad Request", Trouble.TRANSFER: "InternalServerErr
 DONE = b"data: [DONE]\n\n"
 
 
+def check(ask: Ask, plan: Plan) -> None:
+    """Refuse what a worker can't serve, before any of it is worked on. Raises AskError."""
+    if ask.bootstrap_room is None or ask.bootstrap_host is None or ask.bootstrap_port is None:
+        raise AskError(Trouble.NO_ROOM, "Disaggregated request received without bootstrap room id.")
+    limit, length = plan.context_tokens, len(ask.prompt)
+    if length >= limit:
+        what = f"The input ({length} tokens) is longer than the model's context length ({limit} tokens)."
+        raise AskError(Trouble.TOO_LONG, what)
+    total = length + (ask.max_tokens or 0)
+    if total > limit:
+        raise AskError(
+            Trouble.TOO_LONG,
+            f"Requested token count exceeds the model's maximum context length of {limit} tokens. You requested a "
+            f"total of {total} tokens: {length} tokens from the input messages and {ask.max_tokens} tokens for the "
+            "completion.",
+        )
+
+
 def event(body: Mapping[str, Any]) -> bytes:
     """One server-sent event with a JSON body."""
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
@@ -41,9 +59,9 @@ def error_body(error: AskError) -> tuple[int, dict[str, Any]]:
     return status, {"object": "error", "message": detail, "type": kind, "param": None, "code": int(status)}
 
 
-def error_event(error: AskError) -> bytes:
-    """The event that carries an error once the stream's headers have gone out."""
-    return event({"error": error_body(error)[1]})
+def error_events(error: AskError, opening: list[bytes]) -> list[bytes]:
+    """What ends a stream with an error once its headers have gone out; `opening` has not been sent yet."""
+    return [event({"error": error_body(error)[1]}), DONE]
 
 
 def _matched(output: Output) -> int | str | None:
@@ -89,8 +107,8 @@ class Writer:
             events.append(event({**self._head, "choices": [], "usage": _usage(self._ask, output)}))
         return [*events, DONE]
 
-    def whole(self, text: str, output: Output) -> dict[str, Any]:
-        """The body of an unstreamed answer."""
+    def whole(self, text: str, output: Output, transfer: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The body of an unstreamed answer. SGLang hands KV over by rooms, so there is no `transfer` to tell of."""
         message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
         choice: dict[str, Any] = {"index": 0}
         choice |= {"message": message} if self._chat else {"text": text}
@@ -112,6 +130,11 @@ class Writer:
             choice |= part
         choice |= {"logprobs": None, "finish_reason": finish, "matched_stop": matched}
         return event({**self._head, "choices": [choice], "usage": None})
+
+
+def writer(ask: Ask, request_id: str | None) -> Writer:
+    """A writer for one answer; SGLang gives answers ids of its own."""
+    return Writer(ask)
 
 
 def server_info(plan: Plan, role: Role) -> dict[str, Any]:

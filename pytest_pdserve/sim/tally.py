@@ -34,6 +34,12 @@ class Tally:
     output_tokens: int = 0
     requests: int = 0
     aborted: int = 0
+    stopped: int = 0
+    """Requests that the model or a stop string ended; the others came to their limit."""
+    computed_tokens: int = 0
+    """Prompt tokens computed here instead of taken over."""
+    expired: int = 0
+    fetches: int = 0
     bootstrap_failed: int = 0
     transfer_failed: int = 0
 

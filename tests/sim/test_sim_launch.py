@@ -196,7 +196,7 @@ def test_a_busy_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"dialect": "x"}, 'no dialect "x" (known: sglang)'),
+        ({"dialect": "x"}, 'no dialect "x" (known: sglang, vllm)'),
         ({"model_skill": "x"}, 'no model skill "x" (known: copy, none)'),
         ({"time_scale": 0}, "the time scale must be above 0, not 0"),
         ({"decode": 0}, "the number of decode workers must be above 0, not 0"),
@@ -248,7 +248,7 @@ def test_the_command_lists_its_faults() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--dialect", "tgi"), 'error: no dialect "tgi" (known: sglang)'),
+        (("--dialect", "tgi"), 'error: no dialect "tgi" (known: sglang, vllm)'),
         (("--fault", "boom"), 'error: no fault "boom" (known: bootstrap-stuck, '),
         (("--prefill", "0"), "error: the number of prefill workers must be above 0, not 0"),
         (("--port-base", "99999"), "error: port 99999 can't be used"),

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
-import string
 import uuid
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-import httpcore
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pytest_pdserve.sim.connection import Connection
 from pytest_pdserve.sim.control import control_route
-from pytest_pdserve.sim.faults import Call, Switchboard
+from pytest_pdserve.sim.dispatch import BROKEN, CONNECT_S, Dispatcher, Passing, nothing_there
 from pytest_pdserve.sim.frontdoor import (
     CORS,
     Refusal,
@@ -32,43 +27,35 @@ from pytest_pdserve.sim.frontdoor import (
     text_response,
     unreachable,
 )
-from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, unless_disconnected
+from pytest_pdserve.sim.loops import ClientLeft, unless_disconnected
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import httpcore
     from starlette.requests import Request
 
-    from pytest_pdserve.sim.faults.base import Events
 
 _KEPT = ("authorization", "x-request-id", "traceparent")
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _BACKOFF_S = (0.05, 0.075, 0.11, 0.17)
 """The pauses between five attempts: 0.4 s in all, as measured."""
-_CONNECT_S = 10.0
-_GET_S = 5.0
-_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 _REQUEST_S = 1800.0
 """sglang-router's default request timeout."""
 
 
-class Router:
+class SglangRouter(Dispatcher):
     """Sends each request to a prefill and a decode worker at once and passes decode's answer on."""
 
     def __init__(self, plan: Plan, service: Service) -> None:
-        self._plan = plan
-        self._faults = Switchboard(service.role, plan.seed, plan.time_scale)
-        self._faults.set(plan.faults)
-        self._dice = random.Random(f"router {plan.seed}")
-        self._turn = itertools.count()
+        super().__init__(plan, service)
         self._ids = {worker.name: str(uuid.uuid4()) for worker in plan.services}
-        self._load = dict.fromkeys(self._ids, 0)
 
     def app(self) -> Starlette:
         """The ASGI application."""
         return Starlette(
-            exception_handlers={HTTPException: _nothing_there},
+            exception_handlers={HTTPException: nothing_there},
             routes=[
                 Route("/v1/chat/completions", self._completion, methods=["POST"]),
                 Route("/v1/completions", self._completion, methods=["POST"]),
@@ -103,28 +90,9 @@ class Router:
         strikes = self._faults.admit(self._known(request, body))
         await strikes.before_answer()
         response = await self._attempts(request, body)
-        if isinstance(response, _Passing):
+        if isinstance(response, Passing):
             response.body_iterator = response.source = strikes.events(response.source)
         return response
-
-    def _known(self, request: Request, body: Mapping[str, Any]) -> Call:
-        connection = Connection.of(request)
-        users = [
-            message
-            for message in body.get("messages", ())
-            if isinstance(message, dict) and message.get("role") == "user"
-        ]
-        concurrency = sum(self._load[worker.name] for worker in self._plan.of(Role.DECODE)) + 1
-        return Call(
-            stream=bool(body.get("stream")),
-            turn=max(1, len(users)),
-            reused=connection.reused,
-            concurrency=concurrency,
-            disconnect=connection.reset,
-        )
-
-    def _random_id(self) -> str:
-        return "".join(self._dice.choices(string.ascii_letters + string.digits, k=24))
 
     async def _attempts(self, request: Request, body: Mapping[str, Any]) -> Response:
         """Dispatch until an attempt succeeds or the last one fails. Raises Refusal."""
@@ -136,15 +104,6 @@ class Router:
                     raise
             await asyncio.sleep(pause * self._plan.time_scale)
         return await self._attempt(request, body)
-
-    def _choose(self) -> tuple[Service, Service]:
-        """The least loaded worker of each role, turn by turn among equals so that every pair has its turn."""
-        turn = next(self._turn)
-        prefills, decodes = self._plan.of(Role.PREFILL), self._plan.of(Role.DECODE)
-        prefills = tuple(prefills[(turn + i) % len(prefills)] for i in range(len(prefills)))
-        offset = turn + turn // len(prefills)
-        decodes = tuple(decodes[(offset + i) % len(decodes)] for i in range(len(decodes)))
-        return min(prefills, key=lambda s: self._load[s.name]), min(decodes, key=lambda s: self._load[s.name])
 
     async def _attempt(self, request: Request, body: Mapping[str, Any]) -> Response:
         """One dispatch to a pair of workers. Raises Refusal."""
@@ -176,10 +135,7 @@ class Router:
             kept = passed_on(answer.headers)
             if not stream:
                 return Response(await answer.aread(), answer.status, kept)
-            return _Passing(answer, kept, stack.pop_all())
-
-    def _leave(self, worker: Service) -> None:
-        self._load[worker.name] -= 1
+            return Passing(answer, kept, stack.pop_all())
 
     async def _prefill_leg(
         self, worker: Service, path: str, headers: Mapping[str, str], raw: bytes, stream: bool
@@ -188,36 +144,22 @@ class Router:
         answer = await self._send(worker, path, headers, raw, stream)
         try:
             await answer.aread()
-        except _BROKEN:
+        except BROKEN:
             raise unreachable(worker, path) from None
 
     async def _send(
         self, worker: Service, path: str, headers: Mapping[str, str], raw: bytes, stream: bool
     ) -> httpcore.Response:
         content = {"content-type": "application/json", "content-length": str(len(raw))}
-        timeouts = {"connect": _CONNECT_S, "read": _REQUEST_S, "write": _REQUEST_S}
+        timeouts = {"connect": CONNECT_S, "read": _REQUEST_S, "write": _REQUEST_S}
         try:
             answer = await self._call("POST", worker.url + path, {**headers, **content}, raw, timeouts)
             if answer.status < 400:
                 return answer
             told = await answer.aread()
-        except _BROKEN:
+        except BROKEN:
             raise unreachable(worker, path) from None
         raise refused(worker, answer.status, answer.headers, told, stream=stream)
-
-    async def _call(
-        self, method: str, url: str, headers: Mapping[str, str], raw: bytes, timeouts: Mapping[str, float]
-    ) -> httpcore.Response:
-        """Call a worker on a connection of its own: httpcore's pool takes milliseconds a request at 100 at once."""
-        address = url.removeprefix("http://").partition("/")[0]
-        sent = [("host", address), ("connection", "close"), *headers.items()]
-        request = httpcore.Request(method, url, headers=sent, content=raw, extensions={"timeout": timeouts})
-        return await httpcore.AsyncHTTPConnection(request.url.origin).handle_async_request(request)
-
-    async def _get(self, worker: Service, path: str) -> httpcore.Response:
-        answer = await self._call("GET", worker.url + path, {}, b"", {"connect": _GET_S, "read": _GET_S})
-        await answer.aread()
-        return answer
 
     async def _health(self, request: Request) -> Response:
         return dated(text_response("OK"))
@@ -272,7 +214,7 @@ class Router:
     async def _one_load(self, worker: Service) -> int:
         try:
             answer = await self._get(worker, "/get_load")
-        except _BROKEN:
+        except BROKEN:
             return -1
         return sum(rank["num_reqs"] for rank in msgspec.json.decode(answer.content))
 
@@ -290,29 +232,10 @@ class Router:
         worker = self._plan.of(Role.PREFILL)[0]
         try:
             answer = await self._get(worker, "/get_model_info")
-        except _BROKEN:
+        except BROKEN:
             message = f"Failed to proxy request: error sending request for url ({worker.url}/get_model_info)"
             return dated(failure(500, "proxy_request_failed", message).response)
         return dated(Response(answer.content, answer.status, media_type="application/json; charset=utf-8"))
-
-
-class _Passing(ClosingStream):
-    """A worker's stream passed on; however it ends, both of its requests are closed."""
-
-    def __init__(
-        self, answer: httpcore.Response, headers: Mapping[str, str], cleanup: AsyncExitStack
-    ) -> None:
-        super().__init__(_pieces(answer), answer.status, headers)
-        self._cleanup = cleanup
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async with self._cleanup:
-            await super().__call__(scope, receive, send)
-
-
-async def _pieces(answer: httpcore.Response) -> Events:
-    async for piece in answer.aiter_stream():
-        yield piece
 
 
 async def _settle(legs: list[asyncio.Task[Any]]) -> None:
@@ -323,9 +246,3 @@ async def _settle(legs: list[asyncio.Task[Any]]) -> None:
     for leg in legs:
         if leg.done() and not leg.cancelled() and leg.exception() is None and leg.result() is not None:
             await leg.result().aclose()
-
-
-async def _nothing_there(request: Request, error: Exception) -> Response:
-    """The real router's answer to unknown paths and methods: a bare status."""
-    assert isinstance(error, HTTPException)
-    return dated(Response(status_code=error.status_code))
