@@ -160,11 +160,12 @@ class Deployment:
         )
         certain = [str(overrun) for overrun in overruns if not overrun.client_may_explain]
         if certain:
+            slowest = max(whole, key=lambda reply: reply.e2e or 0.0)
             raise ProbeFailure(
                 Finding(
                     what=f"over budget: {certain[0]}",
                     evidence=(*certain[1:], f"answers: {', '.join(_brief(reply) for reply in whole[:8])}"),
-                    replay=self.client.replay(whole[0].request),
+                    replay=self.client.replay(slowest.request),
                 )
             )
         if overruns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,15 +127,15 @@ def test_a_service_that_hangs_is_bounded(parts: list[Part]) -> None:
 
 
 def test_the_deadline_is_for_all_paths_together() -> None:
-    lacks = [0.4, sized(b"", "404 Not Found")]
+    lacks = [0.5, sized(b"", "404 Not Found")]
     seen = state(
         {"/model_info": lacks, "/get_model_info": lacks, "/v1/models": lacks},
         engine="sglang",
         role=Role.PREFILL,
-        deadline=0.6,
+        deadline=1.3,
     )
     assert seen.path != "/model_info"
-    assert "then nothing for 0." in seen.problem or "0.0 s" in seen.problem
+    assert "then nothing for 0." in seen.problem
     assert seen.status is None
 
 
@@ -188,4 +189,4 @@ def test_all_services_are_asked_at_the_same_time_and_become_evidence() -> None:
         assert up.most_open == 2
     assert lines[0].startswith("meanwhile router: 200 from /readiness in ")
     assert lines[1].startswith("meanwhile prefill: 200 from /health in ")
-    assert lines[2].startswith("meanwhile decode: /health: sent after 0.0 s, then nothing for 2.")
+    assert re.match(r"meanwhile decode: /health: sent after \d\.\d s, then nothing for \d\.\d s", lines[2])
