@@ -25,6 +25,7 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dialect", default="sglang", help="the engine family to behave like")
     parser.add_argument("--prefill", type=int, default=1, metavar="N", help="how many prefill workers")
     parser.add_argument("--decode", type=int, default=1, metavar="M", help="how many decode workers")
+    parser.add_argument("--proxy", action="store_true", help="put a proxy in front of the router")
     parser.add_argument(
         "--port-base",
         type=int,
@@ -48,6 +49,7 @@ def start_as(given: argparse.Namespace) -> Simulation:
     return start(
         prefill=given.prefill,
         decode=given.decode,
+        proxy=given.proxy,
         faults=given.fault,
         seed=given.seed,
         dialect=given.dialect,

@@ -94,7 +94,7 @@ class Passing(ClosingStream):
     def __init__(
         self, answer: httpcore.Response, headers: Mapping[str, str], cleanup: AsyncExitStack
     ) -> None:
-        super().__init__(_pieces(answer), answer.status, headers)
+        super().__init__(pieces(answer), answer.status, headers)
         self._cleanup = cleanup
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -103,7 +103,8 @@ class Passing(ClosingStream):
             await super().__call__(scope, receive, send)
 
 
-async def _pieces(answer: httpcore.Response) -> Events:
+async def pieces(answer: httpcore.Response) -> Events:
+    """An answer's body as it comes."""
     async for piece in answer.aiter_stream():
         yield piece
 

@@ -48,7 +48,12 @@ class Simulation:
 
     @property
     def entry(self) -> str:
-        """The URL clients use: the router's."""
+        """The URL clients use: the proxy's if there is one, else the router's."""
+        return (self._urls(Role.PROXY) or self._urls(Role.ROUTER))[0]
+
+    @property
+    def router(self) -> str:
+        """The router's URL."""
         return self._urls(Role.ROUTER)[0]
 
     @property
@@ -101,6 +106,7 @@ def start(
     *,
     prefill: int = 1,
     decode: int = 1,
+    proxy: bool = False,
     faults: Sequence[str] = (),
     seed: int = 0,
     dialect: str = "sglang",
@@ -114,6 +120,7 @@ def start(
     Args:
         prefill: how many prefill workers.
         decode: how many decode workers.
+        proxy: whether a proxy stands in front of the router.
         faults: fault texts, as `pytest_pdserve.sim.faults` describes them.
         seed: decides everything random.
         dialect: the engine family to behave like.
@@ -131,6 +138,7 @@ def start(
         time_scale=_positive("time scale", time_scale),
         prefill=int(_positive("number of prefill workers", prefill)),
         decode=int(_positive("number of decode workers", decode)),
+        proxy=proxy,
         faults=tuple(faults),
         timing=timing or Timing(),
     )

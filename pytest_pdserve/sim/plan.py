@@ -16,6 +16,7 @@ class Dialect(StrEnum):
 class Role(StrEnum):
     """What one process of the deployment does."""
 
+    PROXY = "proxy"
     ROUTER = "router"
     PREFILL = "prefill"
     DECODE = "decode"
@@ -75,6 +76,7 @@ class Plan:
     time_scale: float = 1.0
     prefill: int = 1
     decode: int = 1
+    proxy: bool = False
     faults: tuple[str, ...] = ()
     context_tokens: int = 32_768
     kv_tokens: int = 400_000

@@ -61,6 +61,10 @@ def _leave_at_end_of_stdin() -> None:
 
 
 def _application(order: Order, service: Service) -> Starlette:
+    if service.role is Role.PROXY:
+        from pytest_pdserve.sim.proxy import Proxy
+
+        return Proxy(order.plan, service).app()
     if service.role is Role.ROUTER:
         # each process pays only for its own imports
         if order.plan.dialect is Dialect.VLLM:
@@ -101,7 +105,7 @@ def main() -> None:
     die_with_parent(order.warden_pid)
     threading.Thread(target=_leave_at_end_of_stdin, daemon=True).start()
     service = next(each for each in order.plan.services if each.name == order.name)
-    router = service.role is Role.ROUTER
+    router = service.role in (Role.ROUTER, Role.PROXY)
     config = uvicorn.Config(
         _announcing(_application(order, service), order.ready_fd),
         http=Protocol,

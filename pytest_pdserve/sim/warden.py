@@ -60,7 +60,7 @@ def _names(plan: Plan) -> list[tuple[str, Role]]:
     names = [("prefill-0", Role.PREFILL), ("router", Role.ROUTER), ("decode-0", Role.DECODE)]
     names += [(f"prefill-{i}", Role.PREFILL) for i in range(1, plan.prefill)]
     names += [(f"decode-{i}", Role.DECODE) for i in range(1, plan.decode)]
-    return names
+    return [*names, *([("proxy", Role.PROXY)] if plan.proxy else [])]
 
 
 def _listen(port: int) -> socket.socket:

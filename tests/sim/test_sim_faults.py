@@ -127,7 +127,7 @@ def test_a_series_without_a_hang_ends_healthy(faulty: Simulation) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hang", 'no fault "hang" (known: bootstrap-stuck, '),
+        ("hang", 'no fault "hang" (known: abort-swallowed, bootstrap-stuck, '),
         ("series", "needs seconds"),
         ("series=1,x", '"x" is no number'),
         ("series=-1", '"-1" is no number'),
@@ -135,7 +135,7 @@ def test_a_series_without_a_hang_ends_healthy(faulty: Simulation) -> None:
         ("series=1,when=2", 'no argument "when" (known: above, after, reused, role, share, turn)'),
         ("hang-before-first-token=3", 'takes no plain value, got "3"'),
         ("wave-dip=1,2,3", 'takes at most 2 (BATCH,FACTOR) plain value, got "3"'),
-        ("drip=role=prefill", 'no role "prefill" (known: decode, router)'),
+        ("drip=role=prefill", 'no role "prefill" (known: decode, router, proxy)'),
         ("series=1,after=x", 'after takes a number, not "x"'),
         ("series=1,share=2", "share takes a number from 0 to 1, not 2"),
     ],

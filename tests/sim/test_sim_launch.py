@@ -249,7 +249,7 @@ def test_the_command_lists_its_faults() -> None:
     ("arguments", "message"),
     [
         (("--dialect", "tgi"), 'error: no dialect "tgi" (known: sglang, vllm)'),
-        (("--fault", "boom"), 'error: no fault "boom" (known: bootstrap-stuck, '),
+        (("--fault", "boom"), 'error: no fault "boom" (known: abort-swallowed, bootstrap-stuck, '),
         (("--prefill", "0"), "error: the number of prefill workers must be above 0, not 0"),
         (("--port-base", "99999"), "error: port 99999 can't be used"),
     ],

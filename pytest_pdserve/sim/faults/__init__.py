@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_pdserve.sim.faults import content, streams, timing
+from pytest_pdserve.sim.faults import content, proxies, streams, timing
 from pytest_pdserve.sim.faults.base import Call, Fault, FaultError, Strikes, Work, read_scope
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["KINDS", "Call", "Fault", "FaultError", "Strikes", "Switchboard", "Wo
 
 KINDS: dict[str, type[Fault]] = {
     kind.name: kind
-    for module in (timing, streams, content)
+    for module in (timing, streams, content, proxies)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Fault) and "name" in vars(kind)
 }
@@ -93,6 +93,14 @@ class Switchboard:
         for active in self._active:
             factor *= active.fault.pace(work, batch)
         return factor
+
+    def patience(self) -> float:
+        """How many seconds a proxy waits for a byte."""
+        return min((active.fault.patience() for active in self._active), default=float("inf"))
+
+    def swallows_aborts(self) -> bool:
+        """Whether a proxy reads answers on after their clients have gone."""
+        return any(active.fault.swallows_aborts for active in self._active)
 
     def health(self) -> int:
         """The status that /health answers."""

@@ -88,6 +88,8 @@ class Fault:
     """Where it can strike; the first is where it does unless its scope says otherwise."""
     arguments: ClassVar[str] = ""
     defaults: ClassVar[tuple[float, ...]] = ()
+    swallows_aborts: ClassVar[bool] = False
+    """On a proxy: whether it reads answers on after their clients have gone."""
 
     def __init__(self, values: Sequence[str], scope: Scope, scale: float = 1.0) -> None:
         self.scope = scope
@@ -137,6 +139,10 @@ class Fault:
     def pace(self, work: Work, batch: int) -> float:
         """The factor by which a kind of work takes longer, for so many requests in the batch."""
         return 1.0
+
+    def patience(self) -> float:
+        """On a proxy, how many seconds it waits for a byte."""
+        return float("inf")
 
     def health(self, status: int) -> int:
         """What /health answers where `status` would be right."""

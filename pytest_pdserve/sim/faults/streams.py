@@ -23,7 +23,7 @@ class HangBeforeHeaders(Fault):
     name = "hang-before-headers"
     about = "the connection is accepted, the request read, and not even headers come"
     report = "sgl-project/sglang#29482, #34572 (requests hang, /health 200)"
-    roles = (Role.ROUTER, Role.PREFILL, Role.DECODE)
+    roles = (Role.ROUTER, Role.PROXY, Role.PREFILL, Role.DECODE)
 
     async def before_answer(self, call: Call, nth: int) -> None:
         """Hang."""
@@ -185,7 +185,7 @@ class SplitUtf8(Fault):
 class _Wire(Fault):
     """A fault of the bytes on the wire, after so many events."""
 
-    roles = (Role.DECODE, Role.ROUTER)
+    roles = (Role.DECODE, Role.ROUTER, Role.PROXY)
     arguments = "EVENTS"
     defaults: ClassVar = (3.0,)
 
@@ -250,7 +250,7 @@ class Drip(Fault):
     name = "drip"
     about = "one byte of the stream every SECONDS seconds"
     report = "a client deadline that each byte renews never ends: the slow-drip case of timeouts"
-    roles = (Role.DECODE, Role.ROUTER)
+    roles = (Role.DECODE, Role.ROUTER, Role.PROXY)
     arguments = "SECONDS"
     defaults: ClassVar = (1.0,)
 
@@ -269,7 +269,7 @@ class HangMidstreamOnWire(_Wire):
     name = "hang-midstream"
     about = "after EVENTS events nothing more is passed on, while the engines are done with it"
     report = "litellm#36429, LLMKube#459 (a proxy that stops serving)"
-    roles = (Role.ROUTER, Role.DECODE)
+    roles = (Role.ROUTER, Role.PROXY, Role.DECODE)
 
     async def events(self, events: Events, call: Call, nth: int) -> Events:
         """Hold the rest."""
@@ -287,7 +287,7 @@ class BufferedStream(Fault):
     name = "buffered-stream"
     about = "the whole stream comes at once at its end"
     report = "production-stack#777, ai-dynamo/dynamo#13821 (time to first token equals the whole time)"
-    roles = (Role.ROUTER, Role.DECODE)
+    roles = (Role.ROUTER, Role.PROXY, Role.DECODE)
 
     async def events(self, events: Events, call: Call, nth: int) -> Events:
         """Collect."""
