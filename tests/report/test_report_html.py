@@ -206,3 +206,12 @@ def test_a_tag_escapes_all_but_markup():
 def test_clipped_text_says_how_long_it_was():
     assert clipped("abc", 3) == "abc"
     assert clipped("x" * 2000, 10) == "x" * 9 + "… (2,000 characters, cut here)"
+
+
+def test_much_evidence_and_many_findings_are_counted():
+    many = Finding(what="odd", evidence=tuple(f"line {number}." for number in range(70)))
+    page = summary_html(record(*[probe(ProbeOutcome.FAILED, findings=(many,))] * 203))
+    assert page.count('class="finding against"') == 200
+    assert page.count("<li>line 59.</li><li>and 10 more lines in record.json</li>") == 200
+    assert "line 60." not in page
+    assert "and 3 more findings in record.json" in page
