@@ -128,7 +128,7 @@ def _hang(exchange: Exchange, answer: Answer) -> str:
     if answer.terminal:
         return f"{exchange.reason}; the answer was whole, the response never ended"
     if not answer.outputs:
-        return f"{exchange.reason}; no token came"
+        return f"{exchange.reason}; no token came" if exchange.body else exchange.reason
     return f"{exchange.reason}; {_events(answer)} had come"
 
 

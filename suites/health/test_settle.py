@@ -50,11 +50,12 @@ def _report(
     pd: Deployment, reply: Reply, latencies: list[float | None], settle: Settle, budget: float
 ) -> None:
     course = ", ".join("never" if latency is None else f"{latency:.2f} s" for latency in latencies)
-    evidence = [f"answers took {course}; a warm one has {budget:g} s"]
+    evidence = [f"answers took {course}"]
     if settle.slower_at is not None:
         evidence.append(f"not a cold start: answer {settle.slower_at} took longer than one before it")
+    evidence.append(f"a warm answer has {budget:g} s")
     if settle.course is Course.HUNG:
-        what = f"answer {settle.hung_at} did not come: {reply.reason}"
+        what = f"answer {settle.hung_at} hung: {reply.reason}"
         raise ProbeHang(pd.finding(what, reply, *evidence))
     if settle.course is Course.NOT_WARM_UP:
         what = f"answer {settle.slower_at} was slower than one before it and above {budget:g} s"

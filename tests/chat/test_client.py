@@ -108,7 +108,7 @@ def test_nothing_is_retried() -> None:
     ("parts", "reads", "waited_for"),
     [
         ((HANG,), r"sent after 0\.\d s, then nothing for 0\.\d s", "headers"),
-        ((STREAM, HANG), r"headers after 0\.\d s, then nothing for 0\.\d s; no token came", "first token"),
+        ((STREAM, HANG), r"headers after 0\.\d s, then nothing for 0\.\d s$", "first token"),
         ((STREAM, token("a"), token("b"), HANG), r"still streaming .*; 2 token events had come", "token 3"),
         (
             (STREAM, token("a", "stop"), event("[DONE]"), HANG),

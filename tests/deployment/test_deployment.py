@@ -64,7 +64,7 @@ def test_a_hang_is_a_finding_with_evidence_and_replay(deploy: Deploy) -> None:
             pd.chat("it's", deadline=0.4)
         finding = hung.value.finding
         assert re.fullmatch(
-            r"answer 2 hung: headers after \d\.\d s, then nothing for \d\.\d s; no token came", finding.what
+            r"answer 2 hung: headers after \d\.\d s, then nothing for \d\.\d s$", finding.what
         )
         before, router = finding.evidence
         assert re.fullmatch(r"answers before it: \d\.\d\d s", before)
