@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, cut, first_code
+from pytest_pdserve.chat import COPY_MAX_TOKENS, cut, first_code, new_copying
 from pytest_pdserve.deployment import Inconclusive, ProbeFailure
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ASKED_AGAIN: Final = 8
 """Wrong answers that are asked for again at most: one alone takes as long as all of them together did."""
+
+FRESH_CONVERSATIONS: Final = 2
 
 
 def check_copies(pd: Deployment, asked: Sequence[Copying], replies: Sequence[Reply]) -> None:
@@ -43,6 +45,35 @@ def check_copies(pd: Deployment, asked: Sequence[Copying], replies: Sequence[Rep
         raise Inconclusive(
             f"the model got {len(wrong)} of {len(asked)} codes wrong, alone too: it copies too badly to judge by"
         )
+
+
+def check_turn(pd: Deployment, asked: Copying, reply: Reply) -> None:
+    """Check that one turn of a conversation gives back the code of its own message, not that of an earlier one.
+
+    An earlier code, also when the same is asked again alone, is lost context only if fresh conversations of the
+    same length lose it too, each of them: more examples never made a model copy worse (30 of 30 over 10 turns for
+    one of 135M parameters), so a model that copies after three doesn't do that. Raises as `check_copies` does.
+    """
+    try:
+        check_copies(pd, [asked], [reply])
+    except Inconclusive:
+        if first_code(reply.text) not in asked.examples:
+            raise
+        fresh = [new_copying(pd.source, examples=len(asked.examples)) for _ in range(FRESH_CONVERSATIONS)]
+        answers = [
+            pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, connection="fresh") for copying in fresh
+        ]
+        pairs = list(zip(fresh, answers, strict=True))
+        if not all(first_code(answer.text) in copying.examples for copying, answer in pairs):
+            raise
+        raise ProbeFailure(
+            pd.finding(
+                f"message {len(asked.examples) + 1} of the conversation got the answer to an earlier one",
+                reply,
+                _mistake(asked, reply),
+                *(f"in a fresh conversation of that length too: {_mistake(*pair)}" for pair in pairs),
+            )
+        ) from None
 
 
 def _check_foreign(pd: Deployment, asked: Sequence[Copying], replies: Sequence[Reply], place: int) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copying
+from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copyings
 from pytest_pdserve.oracles import check_copies
 
 if TYPE_CHECKING:
@@ -24,6 +24,6 @@ CODES = 4
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_code_comes_back(pd: Deployment, stream: bool) -> None:
     """Each code comes back as the prompt gave it: prefill computed it, the transfer kept it, decode read it."""
-    copyings = [new_copying(pd.source) for _ in range(CODES)]
+    copyings = new_copyings(pd.source, CODES)
     replies = [pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, stream=stream) for copying in copyings]
     check_copies(pd, copyings, replies)

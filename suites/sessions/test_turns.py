@@ -7,20 +7,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, Copying, new_copying
-from pytest_pdserve.oracles import check_copies
+from pytest_pdserve.oracles import FRESH_CONVERSATIONS, check_turn
 
 if TYPE_CHECKING:
     from pytest_pdserve.deployment import Deployment
 
 ROUNDS = 3
+EXAMPLES = 3
+ASKED = 2 + FRESH_CONVERSATIONS
+"""Requests of one turn: the turn, and where its answer is wrong, what shows whose mistake it is."""
 
 
 @pytest.mark.needs("copy")
 @pytest.mark.multi_turn(rounds=ROUNDS)
 @pytest.mark.sends(
-    requests=2 * ROUNDS,
-    prompt_tokens=2 * ROUNDS * 2 * COPY_PROMPT_TOKENS,
-    output_tokens=2 * ROUNDS * COPY_MAX_TOKENS,
+    requests=ASKED * ROUNDS,
+    prompt_tokens=ASKED * ROUNDS * 2 * COPY_PROMPT_TOKENS,
+    output_tokens=ASKED * ROUNDS * COPY_MAX_TOKENS,
 )
 @pytest.mark.parametrize("connection", ["reuse", "fresh"])
 def test_each_turn_answers_its_own_message(pd: Deployment, rounds: int, connection: str) -> None:
@@ -28,10 +31,9 @@ def test_each_turn_answers_its_own_message(pd: Deployment, rounds: int, connecti
 
     Answering an earlier message after a partial prefix hit is how lost context shows (failures I6, I4).
     """
-    start = new_copying(pd.source)
-    shown = start.examples
-    for _ in range(rounds):
-        asked = Copying(code=new_copying(pd.source).code, examples=shown)
+    whole = new_copying(pd.source, examples=EXAMPLES + rounds - 1)
+    codes = (*whole.examples, whole.code)
+    for place in range(EXAMPLES, len(codes)):
+        asked = Copying(code=codes[place], examples=codes[:place])
         reply = pd.chat(asked.messages, max_tokens=COPY_MAX_TOKENS, connection=connection)
-        check_copies(pd, [asked], [reply])
-        shown = (*shown, asked.code)
+        check_turn(pd, asked, reply)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copying
+from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copyings
 from pytest_pdserve.oracles import check_copies
 
 if TYPE_CHECKING:
@@ -21,6 +21,6 @@ def test_own_code_comes_back(pd: Deployment, level: int) -> None:
 
     Metadata buffers and KV pages that two requests share have shown other users' text (failures E1, E2, D7).
     """
-    copyings = [new_copying(pd.source) for _ in range(level)]
+    copyings = new_copyings(pd.source, level)
     replies = pd.together([copying.messages for copying in copyings], max_tokens=COPY_MAX_TOKENS)
     check_copies(pd, copyings, [pd.whole(reply) for reply in replies])

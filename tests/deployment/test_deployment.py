@@ -223,8 +223,13 @@ def test_a_kept_budget_and_no_budget_pass(deploy: Deploy) -> None:
 
 
 def test_only_whole_answers_are_held_against_the_budget(deploy: Deploy) -> None:
-    with deploy(chats(hang, fine), budget=LatencyBudget(e2e=5)) as (pd, _):
-        pd.attempt("hi", deadline=0.3)
+    def refuse_late(asked: Asked) -> Iterable[Part]:
+        return [1.0, sized(b"busy", "503 Not Now")]
+
+    with deploy(chats(refuse_late, hang, fine), budget=LatencyBudget(e2e=0.9)) as (pd, _):
+        assert pd.attempt("hi").outcome is Outcome.REFUSED
+        assert pd.attempt("hi", deadline=0.3).outcome is Outcome.HUNG
+        pd.chat("hi")
         pd.judge_budget()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_pdserve.chat import COPY_MAX_TOKENS, Copying, new_copyings
 from pytest_pdserve.deployment import Deployment, Inconclusive, ProbeFailure, ProbeHang
-from pytest_pdserve.oracles import ASKED_AGAIN, check_copies
+from pytest_pdserve.oracles import ASKED_AGAIN, check_copies, check_turn
 from tests.chat.llm_server import HANG, Asked, Part, answer, copier, sized
 
 if TYPE_CHECKING:
@@ -132,3 +132,49 @@ def test_asking_again_may_hang(deploy: Deploy) -> None:
         replies = [pd.chat(copying.messages)]
         with pytest.raises(ProbeHang):
             check_copies(pd, [copying], replies)
+
+
+TURN = Copying(code=COPYINGS[0].code, examples=(*COPYINGS[0].examples, COPYINGS[1].code, COPYINGS[2].code))
+
+
+def check_a_turn(deploy: Deploy, reply: Callable[[Asked, int], str | None]) -> int:
+    """Check one turn; `reply` says what is answered instead of the right code. Gives back how many were asked."""
+
+    def script(asked: Asked) -> Iterable[Part]:
+        nonlocal count
+        count += 1
+        said = reply(asked, count)
+        return copier(asked) if said is None else answer(asked, said)
+
+    count = 0
+    with deploy(script) as (pd, _server):
+        check_turn(pd, TURN, pd.chat(TURN.messages, max_tokens=COPY_MAX_TOKENS))
+    return count
+
+
+def first_example(asked: Asked) -> str:
+    return str(asked.json["messages"][1]["content"])
+
+
+def test_a_right_turn_is_asked_for_once(deploy: Deploy) -> None:
+    assert check_a_turn(deploy, lambda asked, count: None) == 1
+
+
+def test_an_earlier_answer_in_every_such_conversation_is_lost_context(deploy: Deploy) -> None:
+    with pytest.raises(ProbeFailure) as failed:
+        check_a_turn(deploy, lambda asked, count: first_example(asked))
+    finding = failed.value.finding
+    assert finding.what == "message 6 of the conversation got the answer to an earlier one"
+    assert sum("in a fresh conversation of that length too" in line for line in finding.evidence) == 2
+
+
+def test_an_earlier_answer_that_fresh_conversations_do_not_give_is_undecided(deploy: Deploy) -> None:
+    with pytest.raises(Inconclusive):
+        check_a_turn(deploy, lambda asked, count: first_example(asked) if count != 4 else None)
+
+
+def test_nonsense_in_a_turn_is_undecided_at_once(deploy: Deploy) -> None:
+    with pytest.raises(Inconclusive):
+        check_a_turn(
+            deploy, lambda asked, count: "I don't know" if count < 3 else pytest.fail("asked too much")
+        )
