@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import random
 import shlex
 import sys
@@ -243,7 +244,7 @@ class Controller:
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
         """Put the verdict first."""
         if self._record is not None:
-            prefix.append(summary_html(self._record))
+            prefix.append(summary_html(self._record, budget=_budget(self._settings)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -252,7 +253,8 @@ class Controller:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_row(self, report: pytest.TestReport, cells: list[str]) -> None:
-        """Add our columns' values."""
+        """Add our columns' values, and escape the test's id, which pytest-html shows as it is."""
+        cells[:] = [cell.replace(report.nodeid, html.escape(report.nodeid)) for cell in cells]
         probe = self._probes.get(report.nodeid)
         cells[-1:-1] = list(row_cells(probe)) if probe is not None else ["<td></td>"] * len(header_cells())
 

@@ -118,6 +118,19 @@ def test_other_requests_go_over_the_same_transport(run, sound_sim):
     assert ran.code == 0, ran.out
 
 
+def test_a_name_with_markup_does_nothing_in_the_page(run, sound_sim):
+    run.write(
+        "test_mine.py",
+        "import pytest\n"
+        "@pytest.mark.parametrize('x', ['<img src=x onerror=alert(1)>'])\ndef test_mine(pd, x): pd.chat('hi')\n",
+    )
+    ran = run(f"--pd-target={sound_sim.entry}", "test_mine.py")
+    assert ran.code == 0, ran.out
+    page = next(run.folder.glob("reports/*/latest/report.html")).read_text()
+    assert "<img src=x" not in page
+    assert "onerror" in page
+
+
 def test_depth_and_disruptive_choose_probes(run, sound_sim):
     run.write(
         "test_mine.py",
