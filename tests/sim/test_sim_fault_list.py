@@ -305,14 +305,16 @@ LONG = "The grass is tall. " * 100
 
 
 def test_kv_corrupt(strike: Strike) -> None:
-    sim = strike("kv-corrupt=64")
-    facts = [f"Fact: the key of door {n} is k{n}." for n in range(40)]
-    texts = [
-        chat(sim.entry, " ".join([*facts, f"What is the key of door {n}?"])).text for n in range(0, 40, 3)
-    ]
-    right = [text == f"k{n}" for text, n in zip(texts, range(0, 40, 3), strict=True)]
-    assert not all(right)
-    assert chat(sim.entry, *copying("44")).text == "44"
+    facts = [f"The sign of door {n} is k{n}." for n in range(40)]
+    doors = range(0, 40, 3)
+
+    def found(sim: Simulation) -> list[bool]:
+        texts = [chat(sim.entry, " ".join([*facts, f"What is the sign of door {n}?"])).text for n in doors]
+        return [text == f"k{n}" for text, n in zip(texts, doors, strict=True)]
+
+    assert all(found(strike()))
+    assert not all(found(strike("kv-corrupt=64")))
+    assert chat(strike("kv-corrupt=64").entry, *copying("44")).text == "44"
 
 
 def test_needle_lost(strike: Strike) -> None:

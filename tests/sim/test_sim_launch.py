@@ -125,8 +125,9 @@ def test_kill_9_of_the_parent_ends_everything_even_a_stopped_worker() -> None:
         assert all_gone(pids, url)
 
 
-def test_kill_9_of_the_warden_ends_everything() -> None:
+def test_kill_9_of_the_warden_ends_everything_even_a_stopped_worker() -> None:
     with start() as sim:
+        os.kill(sim.pids["decode-0"], signal.SIGSTOP)
         os.kill(os.getpgid(sim.pids["router"]), signal.SIGKILL)
         assert all_gone(list(sim.pids.values()), sim.entry)
 
