@@ -79,7 +79,7 @@ class ResponseReader:
         """The connection can serve another request, as far as this response is concerned."""
         self._limit = sys.maxsize
         self.on_body = self.body.data.extend
-        self._bodyless = method == "HEAD"
+        self._bodyless = method == "HEAD"  # which the parser can't know; it knows 204 and 304
         self.until_close = False
         """The body has no length: it ends when the server closes the connection."""
         self._final = 0
@@ -206,7 +206,6 @@ class ResponseReader:
         fields = tuple(self._fields)
         self.head = Head(status=status, phrase=self._phrase, fields=fields, version=version)
         self.keep_alive = self._parser.should_keep_alive()
-        self._bodyless = self._bodyless or status in {204, 304}
         self._choose_framing(fields)
         if self._bodyless:
             self._whole()

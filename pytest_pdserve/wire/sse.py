@@ -173,7 +173,9 @@ class _Reader:
 
     def _not_utf8(self, line: bytes, start: int, wrong: int) -> _ProtocolError:
         place = self._place(start)
-        return _ProtocolError(f"not UTF-8 at byte {start + wrong:,} ({shown(line[wrong : wrong + 4])}) {place}")
+        return _ProtocolError(
+            f"not UTF-8 at byte {start + wrong:,} ({shown(line[wrong : wrong + 4])}) {place}"
+        )
 
     def _check_size(self, count: int, start: int) -> None:
         if count > self._limits.event:

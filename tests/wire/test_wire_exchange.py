@@ -173,21 +173,21 @@ def test_an_early_413_then_rst_is_read_while_sending(run: Run) -> None:
 def test_silence_before_headers_hangs(run: Run) -> None:
     result = served(run, sending(b"", "stay"), deadline=0.4)
     assert (result.outcome, result.phase, result.status) == (Outcome.HUNG, Phase.HEADERS, None)
-    assert re.fullmatch(r"sent after 0\.\d s, then nothing for 0\.\d s", result.reason)
+    assert re.fullmatch(r"sent after \d\.\d s, then nothing for \d\.\d s", result.reason)
     assert result.ending is Ending.OPEN
 
 
 def test_headers_then_silence_hangs(run: Run) -> None:
-    result = served(run, sending(CHUNKED, "stay"), deadline=0.4)
+    result = served(run, sending(CHUNKED, "stay"), deadline=0.8)
     assert (result.outcome, result.phase, result.status) == (Outcome.HUNG, Phase.FIRST_BYTE, 200)
-    assert re.fullmatch(r"headers after 0\.\d s, then nothing for 0\.\d s", result.reason)
+    assert re.fullmatch(r"headers after \d\.\d s, then nothing for \d\.\d s", result.reason)
 
 
 def test_a_stall_in_the_body_hangs_and_keeps_what_came(run: Run) -> None:
     result = served(run, sending(CHUNKED + chunk(b"data: 1\n\n"), "stay"), deadline=1.5)
     assert (result.outcome, result.phase) == (Outcome.HUNG, Phase.BODY)
     assert re.fullmatch(
-        r"headers after 0\.\d s, 9 bytes in 1 chunk until 0\.\d s, then nothing for 1\.\d s", result.reason
+        r"headers after \d\.\d s, 9 bytes in 1 chunk until \d\.\d s, then nothing for \d\.\d s", result.reason
     )
     assert bytes(result.body.data) == b"data: 1\n\n"
 
@@ -200,19 +200,20 @@ def test_a_drip_past_the_deadline_is_still_streaming(run: Run) -> None:
             peer.send(chunk(b"x" * 100))
             time.sleep(0.05)
 
-    result = served(run, script, deadline=0.6)
+    result = served(run, script, deadline=0.8)
     assert (result.outcome, result.phase) == (Outcome.HUNG, Phase.BODY)
     assert re.fullmatch(
-        r"still streaming after 0\.\d s: [\d.]+ (bytes|kB) in \d+ chunks, the last 0\.\d s ago", result.reason
+        r"still streaming after \d\.\d s: [\d.]+ (bytes|kB) in \d+ chunks, the last \d\.\d s ago",
+        result.reason,
     )
 
 
 def test_an_error_whose_body_never_comes_hangs_with_its_status(run: Run) -> None:
     result = served(
-        run, sending(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 9\r\n\r\n", "stay"), deadline=0.3
+        run, sending(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 9\r\n\r\n", "stay"), deadline=0.8
     )
     assert result.outcome is Outcome.HUNG
-    assert re.fullmatch(r"502 Bad Gateway; headers after 0\.\d s, then nothing for 0\.\d s", result.reason)
+    assert re.fullmatch(r"502 Bad Gateway; headers after \d\.\d s, then nothing for \d\.\d s", result.reason)
 
 
 def test_a_server_that_does_not_read_hangs_in_send(run: Run) -> None:
@@ -227,7 +228,7 @@ def test_a_server_that_does_not_read_hangs_in_send(run: Run) -> None:
         result = run(main(server.url))
         release.set()
     assert (result.outcome, result.phase) == (Outcome.HUNG, Phase.SEND)
-    assert re.fullmatch(r"the server did not take the whole request within 0\.\d s", result.reason)
+    assert re.fullmatch(r"the server did not take the whole request within \d\.\d s", result.reason)
 
 
 def test_a_full_backlog_hangs_in_connect(run: Run) -> None:
@@ -241,7 +242,7 @@ def test_a_full_backlog_hangs_in_connect(run: Run) -> None:
         for filler in fillers:
             filler.close()
     assert (result.outcome, result.phase, result.ending) == (Outcome.HUNG, Phase.CONNECT, Ending.NONE)
-    assert re.fullmatch(r"no answer to the TCP connection attempt for 0\.\d s", result.reason)
+    assert re.fullmatch(r"no answer to the TCP connection attempt for \d\.\d s", result.reason)
 
 
 def test_a_name_that_never_resolves_hangs_in_resolve(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +251,7 @@ def test_a_name_that_never_resolves_hangs_in_resolve(run: Run, monkeypatch: pyte
     result = get(run, "http://stuck.invalid", deadline=0.3)
     release.set()
     assert (result.outcome, result.phase) == (Outcome.HUNG, Phase.RESOLVE)
-    assert re.fullmatch(r"the host's name was not resolved within 0\.\d s", result.reason)
+    assert re.fullmatch(r"the host's name was not resolved within \d\.\d s", result.reason)
 
 
 def test_while_hung_sees_the_request_still_open_and_then_it_is_closed(run: Run) -> None:
@@ -264,7 +265,7 @@ def test_while_hung_sees_the_request_still_open_and_then_it_is_closed(run: Run) 
             handed.append(hung)
             open_then.append(not server.closed.acquire(blocking=False))
 
-        result = get(run, server.url, deadline=0.3, while_hung=gather)
+        result = get(run, server.url, deadline=0.8, while_hung=gather)
         assert server.closed.acquire(timeout=10)
     assert open_then == [True]
     assert handed == [result]
@@ -285,7 +286,7 @@ def test_a_response_that_completes_during_while_hung_stays_hung_as_handed_over(r
         go_on.set()
         await asyncio.sleep(0.3)
 
-    result = served(run, script, deadline=0.3, while_hung=gather)
+    result = served(run, script, deadline=0.8, while_hung=gather)
     assert (result.outcome, bytes(result.body.data), result.phase) == (Outcome.HUNG, b"early", Phase.BODY)
     assert result.timeline.ended is None
 
@@ -501,7 +502,7 @@ def test_a_stale_connection_that_dies_on_use_says_that_it_was_reused(run: Run) -
         first, second = run(main(server.url))
     assert (first.outcome, first.timeline.reused) == (Outcome.COMPLETED, False)
     assert (second.outcome, second.timeline.reused, second.ending) == (Outcome.BROKEN, True, Ending.RST)
-    assert re.search(r"before any response on a reused connection, idle for 0\.\d s before$", second.reason)
+    assert re.search(r"before any response on a reused connection, idle for \d\.\d s before$", second.reason)
     assert len(server.peers) == 1
 
 
@@ -556,7 +557,7 @@ def test_waiting_for_the_pool_past_the_deadline_hangs(run: Run) -> None:
     with Server(sending(b"", "stay")) as server:
         result = run(main(server.url))
     assert (result.outcome, result.ending) == (Outcome.HUNG, Ending.NONE)
-    assert re.fullmatch(r"no connection became free for 0\.\d s \(the pool's limit\)", result.reason)
+    assert re.fullmatch(r"no connection became free for \d\.\d s \(the pool's limit\)", result.reason)
 
 
 def test_the_key_is_never_in_a_reason_or_repr(run: Run) -> None:

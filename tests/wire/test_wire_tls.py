@@ -131,10 +131,10 @@ def test_plain_http_behind_https_says_so(run: Run) -> None:
 
 def test_a_silent_server_hangs_in_tls(run: Run) -> None:
     with Server(lambda peer: peer.until_closed()) as server:
-        result = get(run, server.url.replace("http:", "https:"), None, deadline=0.4)
+        result = get(run, server.url.replace("http:", "https:"), None, deadline=0.8)
         assert server.closed.acquire(timeout=10)
     assert (result.outcome, result.phase) == (Outcome.HUNG, Phase.TLS)
-    assert re.fullmatch(r"connected after 0\.\d s, then no TLS for 0\.\d s", result.reason)
+    assert re.fullmatch(r"connected after \d\.\d s, then no TLS for \d\.\d s", result.reason)
 
 
 def test_a_connection_closed_during_the_handshake_is_broken(run: Run) -> None:

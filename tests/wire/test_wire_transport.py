@@ -418,17 +418,21 @@ def test_a_connection_with_a_request_sent_in_part_is_not_reused(run: Run) -> Non
 
 
 def test_an_answer_that_came_before_a_reset_is_read_although_writing_fails_first(run: Run) -> None:
+    answer, answered = threading.Event(), threading.Event()
+
     def script(peer: Peer) -> None:
         peer.head()
+        answer.wait(10)
         peer.send(sized(b"too large", status="413 Content Too Large"))
         peer.rst()
+        answered.set()
 
     async def parts() -> AsyncIterator[bytes]:
         yield b"first"
         await asyncio.sleep(0.05)  # now it is written
+        answer.set()
+        answered.wait(10)  # blocks the loop: the answer and the reset are there, but not read
         yield b"second"
-        time.sleep(0.3)  # noqa: ASYNC251 -- so that the answer and the reset are there, but not yet read
-        yield b"third"
 
     async def main(url: str) -> str:
         async with httpx.AsyncClient(transport=Transport()) as client:
@@ -473,6 +477,7 @@ def test_a_body_of_another_length_than_announced_is_refused(run: Run, length: st
 
     with Server(script) as server:
         run(main(server.url))
+        assert server.closed.acquire(timeout=10)
     assert received.partition(b"\r\n\r\n")[2] == sent
 
 
