@@ -122,7 +122,7 @@ def _error_in(data: bytes | str, otherwise: str) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Unreadable(otherwise) from None
     if isinstance(document, dict):
-        flat = "choices" not in document and ("code" in document or document.get("object") == "error")
+        flat = "code" in document or document.get("object") == "error"
         if error := document.get("error"):
             return message_of(error) or message_of(document) or _text(data)
         if flat and (said := message_of(document)):

@@ -223,8 +223,14 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
 def test_a_redirect_is_not_followed() -> None:
     with LlmServer(lambda _: [sized(b"", "307 Temporary Redirect", location="/elsewhere")]) as server:
         reply = ask(server, lambda client: client.chat("hi"))
-    assert reply.outcome is Outcome.GARBLED
-    assert len(server.asked) == 1
+        assert reply.outcome is Outcome.GARBLED
+
+        async def get() -> int:
+            async with http_client() as http:
+                return (await http.get(server.url)).status_code
+
+        assert asyncio.run(get()) == 307
+        assert [asked.path for asked in server.asked] == ["/v1/chat/completions", "/"]
 
 
 def test_what_a_request_may_cost() -> None:

@@ -390,6 +390,11 @@ def test_a_greeting_is_no_refusal() -> None:
         (b"\x1b[31mred\x00\xff", "\\x1b[31mred\\x00\ufffd"),
         (b"", "nothing"),
         (b"{}", "{}"),
+        (b'{"message": "caf\xe9"}', "caf\ufffd"),
+        (
+            b'{"error":' * 6 + b'{"message": "deep"}' + b"}" * 6,
+            '{"error":' * 6 + '{"message": "deep"}' + "}" * 6,
+        ),
     ],
 )
 def test_error_texts(body: bytes, text: str) -> None:
@@ -422,8 +427,9 @@ def test_malformed_usage_is_an_oddity(usage: object) -> None:
 
 def test_usage_that_comes_with_every_chunk_counts_at_its_last() -> None:
     first = {**delta(content="a"), "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
-    reply = read(first, {**END, "usage": None}, USAGE, DONE)
-    assert reply.usage == Usage(prompt=5, completion=2)
+    last = {"choices": [], "usage": None}
+    assert read(first, END, USAGE, last, DONE).usage == Usage(prompt=5, completion=2)
+    assert read(first, END, last, DONE).usage == Usage(prompt=5, completion=1)
 
 
 def test_more_after_the_finish_reason_is_an_oddity() -> None:

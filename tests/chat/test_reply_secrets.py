@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -147,6 +148,7 @@ def test_no_half_of_it_remains_where_a_text_is_cut(status: int, kind: str) -> No
             text = filler * before + KEY + "y" * 50
             read(text.encode(), status=status, kind=kind)
             read(sse({"error": {"message": text}}), status=status, kind=kind)
+            read(json.dumps({"error": {"message": text}}).encode(), status=status, kind=kind)
             read(sse(text), status=status, kind=kind)
 
 
