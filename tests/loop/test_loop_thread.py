@@ -135,11 +135,10 @@ def test_a_blocked_loop_does_not_block_whoever_gives_up(thread: LoopThread) -> N
     async def never() -> None:
         await asyncio.sleep(60)
 
-    caller = block(thread, 2.0)
-    began = time.monotonic()
+    caller = block(thread, 1.0)
     with pytest.raises(TimeoutError):
         thread.run(never, bound=0.1)
-    assert time.monotonic() - began < 1.5
+    assert caller.is_alive()
     caller.join(20)
 
 
