@@ -27,6 +27,8 @@ GRACE = 3.0
 BACKSTOP = 10.0
 """Seconds beyond an exchange's deadline after which the loop thread itself is given up."""
 
+SHORTENED = 1.0
+"""Seconds by which a deadline may fall short of the one asked for before a finding says so."""
 STATE = 5.0
 """Seconds that one service has for a question that makes it compute nothing."""
 
@@ -206,7 +208,7 @@ class Deployment:
         replies = self.loop.run(
             together, [partial(ask, request) for request in requests], bound=deadline + BACKSTOP
         )
-        if left < wanted:
+        if left < wanted - SHORTENED:
             # A hang of two seconds would say little without it.
             note = f"it had only the {left:.1f} s that were left of the probe's {self.time_left:.0f} s"
             replies = [

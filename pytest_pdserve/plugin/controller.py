@@ -97,8 +97,7 @@ class Controller:
             self._target = self._resolve()
         except (TargetError, SimError, ValueError) as problem:
             self._drop_folder()
-            log = "".join(f"\n  {line}" for line in getattr(problem, "log", ()))
-            raise pytest.UsageError(f"--pd-target: {problem}{log}") from None
+            raise pytest.UsageError(f"--pd-target: {problem}") from None
         self.when_resolved(self._settings, self._target)
 
     @pytest.hookimpl(optionalhook=True)

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         simulation = start_as(given)
     except SimError as error:
-        print("\n".join([f"error: {error}", *error.log]), file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
     with simulation:
         _show(simulation, simulation.model)

@@ -50,7 +50,7 @@ def _report(
     pd: Deployment, reply: Reply, latencies: list[float | None], settle: Settle, budget: float
 ) -> None:
     course = ", ".join("never" if latency is None else f"{latency:.2f} s" for latency in latencies)
-    evidence = [f"answers took {course}"]
+    evidence = [f"answers took {course}"] if len(latencies) > 1 else []
     if settle.slower_at is not None:
         evidence.append(f"not a cold start: answer {settle.slower_at} took longer than one before it")
     evidence.append(f"a warm answer has {budget:g} s")
