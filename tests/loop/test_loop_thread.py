@@ -132,14 +132,24 @@ def block(thread: LoopThread, seconds: float) -> threading.Thread:
 
 
 def test_a_blocked_loop_does_not_block_whoever_gives_up(thread: LoopThread) -> None:
+    blocked, release = threading.Event(), threading.Event()
+    released_in_time: list[bool] = []
+
+    async def hold_the_loop() -> None:
+        blocked.set()
+        released_in_time.append(release.wait(5))
+
     async def never() -> None:
         await asyncio.sleep(60)
 
-    caller = block(thread, 1.0)
+    caller = threading.Thread(target=lambda: thread.run(hold_the_loop, bound=20))
+    caller.start()
+    assert blocked.wait(5)
     with pytest.raises(TimeoutError):
         thread.run(never, bound=0.1)
-    assert caller.is_alive()
+    release.set()
     caller.join(20)
+    assert released_in_time == [True]
 
 
 def test_an_idle_loop_is_never_late(thread: LoopThread) -> None:
