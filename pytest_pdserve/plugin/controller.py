@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import random
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -85,18 +86,21 @@ class Controller:
         self._hand_back = tempfile.TemporaryDirectory(prefix="pdserve-", ignore_cleanup_errors=True)
         self.seed = random.SystemRandom().randrange(2**32)
         self.when_resolved: Callable[[Settings, Target], None] = lambda _settings, _target: None
-        self._folder = None if config.getoption("collectonly") else self._new_folder()
+        self._folder = None if _only_looks(config) else self._new_folder()
+        self._terminated: Any = None
 
     # --- before
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self) -> None:
         """Start the simulation if that is the target, and find out what is under test."""
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # A CI that runs out of patience sends it; by itself it would end us without a report.
+            self._terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             self._start_simulation()
             self._target = self._resolve()
         except (TargetError, SimError, ValueError) as problem:
-            self._drop_folder()
             raise pytest.UsageError(f"--pd-target: {problem}") from None
         self.when_resolved(self._settings, self._target)
 
@@ -227,7 +231,11 @@ class Controller:
             terminalreporter.write_line(f" {line}", red=True)
 
     def pytest_unconfigure(self) -> None:
-        """Stop the simulation and clean up."""
+        """Stop the simulation and clean up; a folder in which nothing was written goes, too."""
+        if self._terminated is not None:
+            signal.signal(signal.SIGTERM, self._terminated)
+        if self._folder is not None and not any(self._folder.iterdir()):
+            self._folder.rmdir()
         if self._simulation is not None:
             self._simulation.stop()
         self._hand_back.cleanup()
@@ -280,11 +288,6 @@ class Controller:
             return self._folder.relative_to(start)
         return self._folder
 
-    def _drop_folder(self) -> None:
-        if self._folder is not None:
-            self._folder.rmdir()
-            self._folder = None
-
     def _start_simulation(self) -> None:
         if self._settings.simulated:
             given = self._config.getoption("--pd-sim")
@@ -334,6 +337,12 @@ class Controller:
         broke = any(probe.outcome is ProbeOutcome.BROKE for probe in self._probes.values())
         passes = self._config.getoption("--pd-inconclusive") == "pass" and not broke
         return pytest.ExitCode.OK if passes else EXIT_INCONCLUSIVE
+
+
+def _only_looks(config: pytest.Config) -> bool:
+    """Whether this run is about the tests themselves and probes nothing."""
+    options = ("collectonly", "showfixtures", "show_fixtures_per_test", "setupplan")
+    return any(config.getoption(option, False) for option in options)
 
 
 async def _resolve_and_close(settings: Settings, http: httpx.AsyncClient) -> Target:

@@ -25,6 +25,8 @@ def configure(config: pytest.Config) -> None:
     """Set this process up. Raises UsageError, one line, for what is wrong with options or settings."""
     for line in marker_lines():
         config.addinivalue_line("markers", line)
+    if config.option.markers:
+        return
     use_bundled_suites(config)
     handed_over = getattr(config, "workerinput", {}).get("pdserve")
     if handed_over is not None:

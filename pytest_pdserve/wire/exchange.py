@@ -192,7 +192,8 @@ class _Attempt:
         if status is not None and 200 <= status < 300:
             return None
         if status is not None and 300 <= status < 400:
-            location = self._field(b"location")
+            # Without its query, which is where keys stand: what is cut for display can't be masked any more.
+            location = self._field(b"location").partition(b"?")[0]
             where = f"a redirect to {shown(location)}, not followed" if location else "not asked for"
             return f"{_status_line(status, self._phrase)}: {where}"
         return f"status {status} does not exist"

@@ -46,6 +46,14 @@ def test_collecting_alone_asks_nothing_of_the_model_and_leaves_nothing(run, soun
     assert not (run.folder / "reports").exists()
 
 
+@pytest.mark.parametrize("option", ["--markers", "--fixtures", "--setup-plan"])
+def test_looking_at_the_tests_probes_nothing_and_leaves_nothing(run, sound_sim, option):
+    ran = run(f"--pd-target={sound_sim.entry}", option)
+    assert ran.code == 0, ran.out
+    assert "acceptance" not in ran.out.splitlines()
+    assert not (run.folder / "reports").exists()
+
+
 def test_a_selection_is_called_one(run, sound_sim):
     ran = run(f"--pd-target={sound_sim.entry}", "-k", "code_comes_back")
     assert ran.code == 0, ran.out

@@ -443,7 +443,7 @@ def test_a_closed_client_breaks_the_exchange(run: Run) -> None:
         (CHUNKED + b"0\r\nX: " + b"y" * 80_000, "over 66 kB of chunk framing without any data"),
         (sized(b"", status="799 Odd"), "status 799 does not exist"),
         (
-            sized(b"", status="307 Temporary Redirect", headers=b"Location: http://x/\r\n"),
+            sized(b"", status="307 Temporary Redirect", headers=b"Location: http://x/?api_key=abc\r\n"),
             "307 Temporary Redirect: a redirect to 'http://x/', not followed",
         ),
         (sized(b"", status="304 Not Modified"), "304 Not Modified: not asked for"),
