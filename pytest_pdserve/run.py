@@ -123,12 +123,8 @@ class Run:
         self.loop.close()
 
     def _budget(self, item: pytest.Function) -> LatencyBudget:
-        limits = self.settings.budgets
-        settings = LatencyBudget(
-            ttft=limits.ttft, second_token=limits.second_token, itl_p99=limits.itl_p99, e2e=limits.e2e
-        )
         own: LatencyBudget = read_mark(item, "latency_budget") or LatencyBudget()
-        return own.or_else(settings)
+        return own.or_else(budget_of(self.settings))
 
 
 def transport(settings: Settings) -> Transport:
@@ -137,6 +133,14 @@ def transport(settings: Settings) -> Transport:
     if files.ca is None and files.certificate is None:
         return Transport()
     return Transport(ssl_context=tls_context(ca=files.ca, certificate=files.certificate, key=files.key))
+
+
+def budget_of(settings: Settings) -> LatencyBudget:
+    """The target's own limits, for every probe that doesn't set others."""
+    limits = settings.budgets
+    return LatencyBudget(
+        ttft=limits.ttft, second_token=limits.second_token, itl_p99=limits.itl_p99, e2e=limits.e2e
+    )
 
 
 def allowance(item: pytest.Function) -> Sends | None:

@@ -21,7 +21,6 @@ from pytest_pdserve import __version__
 from pytest_pdserve.chat import http_client
 from pytest_pdserve.judge import (
     OWN_STAGE,
-    LatencyBudget,
     ProbeOutcome,
     ProbeRecord,
     Verdict,
@@ -40,7 +39,7 @@ from pytest_pdserve.report import (
     terminal_block,
     write_record,
 )
-from pytest_pdserve.run import transport
+from pytest_pdserve.run import budget_of, transport
 from pytest_pdserve.sim.command import read_arguments, start_as
 from pytest_pdserve.sim.launch import SimError
 from pytest_pdserve.target import Role, TargetError, resolve
@@ -224,7 +223,7 @@ class Controller:
                 width=min(writer.fullwidth, 100),
                 colour=writer.hasmarkup,
                 unicode=_shows_unicode(),
-                budget=_budget(self._settings),
+                budget=budget_of(self._settings),
             )
         )
         for line in self._trouble:
@@ -251,7 +250,7 @@ class Controller:
     def pytest_html_results_summary(self, prefix: list[str]) -> None:
         """Put the verdict first."""
         if self._record is not None:
-            prefix.append(summary_html(self._record, budget=_budget(self._settings)))
+            prefix.append(summary_html(self._record, budget=budget_of(self._settings)))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_html_results_table_header(self, cells: list[str]) -> None:
@@ -348,13 +347,6 @@ def _only_looks(config: pytest.Config) -> bool:
 async def _resolve_and_close(settings: Settings, http: httpx.AsyncClient) -> Target:
     async with http:
         return await resolve(settings, http)
-
-
-def _budget(settings: Settings) -> LatencyBudget:
-    limits = settings.budgets
-    return LatencyBudget(
-        ttft=limits.ttft, second_token=limits.second_token, itl_p99=limits.itl_p99, e2e=limits.e2e
-    )
 
 
 def _html_extra(content: str) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 
 import pytest
+
+from tests.plugin.page import server
 
 SEED = "--seed 3"
 
@@ -58,29 +58,14 @@ def test_the_fault_is_found(run, fault, probe, outcome, text):
 
 
 def test_a_worker_with_another_model_is_found(run, sound_sim):
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            body = json.dumps({"object": "list", "data": [{"id": "last-week's", "object": "model"}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as served:
-        thread = threading.Thread(target=served.serve_forever, daemon=True)
-        thread.start()
+    other = json.dumps({"object": "list", "data": [{"id": "last-week's", "object": "model"}]}).encode()
+    with server(200, other) as decode:
         run.write(
             "pdserve.toml",
-            f'[targets.x]\nentry = "{sound_sim.entry}"\nengine = "sglang"\nprefill = ["{sound_sim.prefill[0]}"]\n'
-            f'decode = ["http://127.0.0.1:{served.server_address[1]}"]\n',
+            f'[targets.x]\nentry = "{sound_sim.entry}"\nengine = "sglang"\n'
+            f'prefill = ["{sound_sim.prefill[0]}"]\ndecode = ["{decode}"]\n',
         )
         ran = run("--pd-target=x", "-k", "same_model")
-        served.shutdown()
-        thread.join(5)
     assert (ran.code, ran.verdict) == (1, "REJECTED"), ran.out
     assert "decode does not serve" in ran.out
     assert "decode lists last-week's" in ran.out
