@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from pytest_pdserve.chat import DEADLINE, ChatRequest, Message, Reply, chat_request, completion_request
+from pytest_pdserve.chat import (
+    COPY_WAYS,
+    DEADLINE,
+    ChatRequest,
+    Message,
+    Reply,
+    chat_request,
+    completion_request,
+)
 from pytest_pdserve.judge import Finding, Latencies, LatencyBudget, judge_budget
 from pytest_pdserve.load import Sends, together
 from pytest_pdserve.report import failure_text
@@ -15,7 +23,7 @@ from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_pdserve.chat import ChatClient
     from pytest_pdserve.observe import Observer, ServiceState
@@ -72,6 +80,8 @@ class Deployment:
     allowance: Sends | None = None
     """What the probe said it sends at most; None if it didn't."""
     most_at_once: int | None = None
+    copy_way: Mapping[str, Any] = field(default_factory=lambda: COPY_WAYS[0])
+    """The parameters with which this model copies, as far as that was tried."""
     replies: list[Reply] = field(default_factory=list)
     """Every reply so far, whole or not, in the order in which they were asked for."""
     sent: Sends = field(default_factory=Sends)

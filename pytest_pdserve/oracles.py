@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, cut, first_code, new_copying
+from pytest_pdserve.chat import cut, first_code, new_copying
 from pytest_pdserve.deployment import Inconclusive, ProbeFailure
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def check_turn(pd: Deployment, asked: Copying, reply: Reply) -> None:
         if first_code(reply.text) not in asked.examples:
             raise
         fresh = [new_copying(pd.source, examples=len(asked.examples)) for _ in range(FRESH_CONVERSATIONS)]
-        answers = [
-            pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, connection="fresh") for copying in fresh
-        ]
+        answers = [pd.chat(copying.messages, connection="fresh", **pd.copy_way) for copying in fresh]
         pairs = list(zip(fresh, answers, strict=True))
         if not all(first_code(answer.text) in copying.examples for copying, answer in pairs):
             raise
@@ -97,7 +95,7 @@ def _check_foreign(pd: Deployment, asked: Sequence[Copying], replies: Sequence[R
 
 
 def _right_alone(pd: Deployment, copying: Copying) -> bool:
-    return copying.copied(pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, connection="fresh").text)
+    return copying.copied(pd.chat(copying.messages, connection="fresh", **pd.copy_way).text)
 
 
 def _mistake(copying: Copying, reply: Reply) -> str:

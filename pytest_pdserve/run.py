@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -16,14 +16,14 @@ from pytest_pdserve.judge import LatencyBudget
 from pytest_pdserve.load import Sends
 from pytest_pdserve.markers import Depth, read_mark
 from pytest_pdserve.observe import Observer
-from pytest_pdserve.wire import BridgeTransport, LoopThread, Transport, tls_context
+from pytest_pdserve.wire import BridgeTransport, LoopThread, Outcome, Transport, tls_context
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pytest
 
-    from pytest_pdserve.chat import Message, Reply
+    from pytest_pdserve.chat import Message
     from pytest_pdserve.settings import Settings
     from pytest_pdserve.target import Target
 
@@ -91,8 +91,12 @@ class Run:
             began=time.monotonic(),
         )
 
-        def ask(messages: Sequence[Message], max_tokens: int) -> Reply:
-            return trial.chat(messages, max_tokens=max_tokens)
+        def ask(messages: Sequence[Message], way: Mapping[str, Any]) -> str:
+            reply = trial.attempt(messages, **way)
+            if reply.outcome is Outcome.REFUSED and "extra" in way:
+                # A strict server may not know the parameter: then this is not the way to ask.
+                return ""
+            return trial.whole(reply).text
 
         try:
             self.capabilities.require(names, ask, trial.source)
@@ -100,6 +104,7 @@ class Run:
             raise NotRun(str(unknown)) from None
         finally:
             deployment.began = time.monotonic()
+        deployment.copy_way = self.capabilities.copy_way or deployment.copy_way
 
     def plain_client(self) -> httpx.Client:
         """A synchronous httpx client for the entry, over our transport."""

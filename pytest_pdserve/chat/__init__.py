@@ -2,8 +2,9 @@
 
 from pytest_pdserve.chat.client import DEADLINE, ChatClient, http_client
 from pytest_pdserve.chat.copying import (
-    COPY_MAX_TOKENS,
+    COPY_MOST_TOKENS,
     COPY_PROMPT_TOKENS,
+    COPY_WAYS,
     Copying,
     first_code,
     new_copying,
@@ -17,8 +18,9 @@ from pytest_pdserve.chat.reply import Choice, Reply, ToolCall, Usage
 from pytest_pdserve.chat.request import ChatRequest, Message, chat_request, completion_request
 
 __all__ = [
-    "COPY_MAX_TOKENS",
+    "COPY_MOST_TOKENS",
     "COPY_PROMPT_TOKENS",
+    "COPY_WAYS",
     "DEADLINE",
     "ChatClient",
     "ChatRequest",

@@ -10,19 +10,26 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pytest_pdserve.chat.request import Message
 
 EXAMPLES = 3
 DIGITS = 6
 MOST_DRAWS = 20_000
-COPY_MAX_TOKENS = 16
-"""Enough for six digits where each is a token of its own, and for what a chat template adds."""
+COPY_WAYS: Final[tuple[Mapping[str, Any], ...]] = (
+    {"max_tokens": 16},
+    {"max_tokens": 16, "extra": {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}},
+    {"max_tokens": 512},
+)
+"""Parameters to ask for a copy with, the first that works being the model's: as it is (six digits may be a token each,
+and end one more); told not to think (chat templates know one name or the other); with room to think before."""
+COPY_MOST_TOKENS = 512
+"""Output tokens of the dearest way."""
 COPY_PROMPT_TOKENS = 400
 """The most that one such conversation's prompt can have: seven messages of at most twelve bytes each."""
 
@@ -51,8 +58,8 @@ def turn(asked: str, answered: str) -> list[Message]:
 
 
 def first_code(text: str) -> str | None:
-    """The first run of six or more digits in `text`."""
-    found = re.search(rf"[0-9]{{{DIGITS},}}", text)
+    """The first run of six or more digits in `text`; thoughts that a server left in it don't count."""
+    found = re.search(rf"[0-9]{{{DIGITS},}}", text.rpartition("</think>")[2])
     return found.group() if found else None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, new_copyings
+from pytest_pdserve.chat import COPY_MOST_TOKENS, COPY_PROMPT_TOKENS, new_copyings
 from pytest_pdserve.oracles import check_copies
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ CODES = 4
 @pytest.mark.sends(
     requests=2 * CODES,
     prompt_tokens=2 * CODES * COPY_PROMPT_TOKENS,
-    output_tokens=2 * CODES * COPY_MAX_TOKENS,
+    output_tokens=2 * CODES * COPY_MOST_TOKENS,
 )
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 def test_code_comes_back(pd: Deployment, stream: bool) -> None:
     """Each code comes back as the prompt gave it: prefill computed it, the transfer kept it, decode read it."""
     copyings = new_copyings(pd.source, CODES)
-    replies = [pd.chat(copying.messages, max_tokens=COPY_MAX_TOKENS, stream=stream) for copying in copyings]
+    replies = [pd.chat(copying.messages, stream=stream, **pd.copy_way) for copying in copyings]
     check_copies(pd, copyings, replies)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, COPY_PROMPT_TOKENS, Copying, new_copying
+from pytest_pdserve.chat import COPY_MOST_TOKENS, COPY_PROMPT_TOKENS, Copying, new_copying
 from pytest_pdserve.oracles import FRESH_CONVERSATIONS, check_turn
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ASKED = 2 + FRESH_CONVERSATIONS
 @pytest.mark.sends(
     requests=ASKED * ROUNDS,
     prompt_tokens=ASKED * ROUNDS * 2 * COPY_PROMPT_TOKENS,
-    output_tokens=ASKED * ROUNDS * COPY_MAX_TOKENS,
+    output_tokens=ASKED * ROUNDS * COPY_MOST_TOKENS,
 )
 @pytest.mark.parametrize("connection", ["reuse", "fresh"])
 def test_each_turn_answers_its_own_message(pd: Deployment, rounds: int, connection: str) -> None:
@@ -35,5 +35,5 @@ def test_each_turn_answers_its_own_message(pd: Deployment, rounds: int, connecti
     codes = (*whole.examples, whole.code)
     for place in range(EXAMPLES, len(codes)):
         asked = Copying(code=codes[place], examples=codes[:place])
-        reply = pd.chat(asked.messages, max_tokens=COPY_MAX_TOKENS, connection=connection)
+        reply = pd.chat(asked.messages, connection=connection, **pd.copy_way)
         check_turn(pd, asked, reply)

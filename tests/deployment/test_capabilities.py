@@ -9,12 +9,11 @@ import pytest
 
 from pytest_pdserve.capabilities import (
     CALIBRATION_SENDS,
-    COPY_TRIES,
     Capabilities,
     CapabilityMissing,
     CapabilityUnknown,
 )
-from pytest_pdserve.chat import COPY_MAX_TOKENS
+from pytest_pdserve.chat import COPY_WAYS
 from pytest_pdserve.deployment import Deployment, NotRun, ProbeFailure, ProbeHang
 from tests.chat.llm_server import HANG, Asked, Part, answer, copier, sized
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def require(pd: Deployment, capabilities: Capabilities, *names: str) -> None:
-    def ask(messages: Any, max_tokens: int) -> Any:
-        return pd.chat(messages, max_tokens=max_tokens)
+    def ask(messages: Any, way: Any) -> str:
+        return pd.chat(messages, **way).text
 
     capabilities.require(names or ("copy",), ask, random.Random(3))
 
@@ -52,18 +51,46 @@ def test_a_model_that_copies_is_tried_once(deploy: Deploy, wrong: int) -> None:
     with deploy(wrong_at_first(wrong), allowance=CALIBRATION_SENDS) as (pd, server):
         for _ in range(3):
             require(pd, capabilities)
-        assert len(server.asked) == COPY_TRIES
-        assert {asked.json["max_tokens"] for asked in server.asked} == {COPY_MAX_TOKENS}
-        assert len({asked.last for asked in server.asked}) == COPY_TRIES
+        assert len(server.asked) == 3 + wrong
+        assert {asked.json["max_tokens"] for asked in server.asked} == {16}
+        assert len({asked.last for asked in server.asked}) == 3 + wrong
+        assert capabilities.copy_way == COPY_WAYS[0]
 
 
 def test_a_model_that_cannot_is_missing_it_every_time(deploy: Deploy) -> None:
     capabilities = Capabilities()
-    with deploy(wrong_at_first(2)) as (pd, server):
+    with deploy(wrong_at_first(99), allowance=CALIBRATION_SENDS) as (pd, server):
         for _ in range(2):
-            with pytest.raises(CapabilityMissing, match="asked alone, the model copied 2 of 4 codes"):
+            with pytest.raises(CapabilityMissing, match="asked alone, the model copied 0 of 6 codes"):
                 require(pd, capabilities)
-        assert len(server.asked) == COPY_TRIES
+        assert len(server.asked) == 2 * len(COPY_WAYS)
+
+
+THINKS = "The user wants a code, such as 999999."
+
+
+def test_a_model_that_thinks_is_told_not_to(deploy: Deploy) -> None:
+    def script(asked: Asked) -> Iterable[Part]:
+        silent = asked.json.get("chat_template_kwargs", {}).get("enable_thinking") is False
+        return copier(asked) if silent else answer(asked, f"<think>{THINKS}")
+
+    capabilities = Capabilities()
+    with deploy(script) as (pd, _):
+        require(pd, capabilities)
+    assert capabilities.copy_way == COPY_WAYS[1]
+
+
+def test_a_model_that_always_thinks_gets_room_for_it(deploy: Deploy) -> None:
+    def script(asked: Asked) -> Iterable[Part]:
+        room = asked.json["max_tokens"] > 100
+        return answer(
+            asked, f"<think>{THINKS}</think>{asked.last.removeprefix('code: ')}" if room else THINKS
+        )
+
+    capabilities = Capabilities()
+    with deploy(script) as (pd, _):
+        require(pd, capabilities)
+    assert capabilities.copy_way == COPY_WAYS[2]
 
 
 def test_a_hang_is_raised_once_and_then_unknown(deploy: Deploy) -> None:
@@ -104,5 +131,5 @@ def test_what_kept_it_from_being_tried_is_not_remembered(deploy: Deploy) -> None
 
 def test_nothing_needed_is_nothing_asked(deploy: Deploy) -> None:
     with deploy(copier) as (pd, server):
-        Capabilities().require((), lambda messages, tokens: pd.chat(messages), random.Random(1))
+        Capabilities().require((), lambda messages, way: pd.chat(messages).text, random.Random(1))
         assert server.asked == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_pdserve.chat import COPY_MAX_TOKENS, Copying, new_copyings
+from pytest_pdserve.chat import Copying, new_copyings
 from pytest_pdserve.deployment import Deployment, Inconclusive, ProbeFailure, ProbeHang
 from pytest_pdserve.oracles import ASKED_AGAIN, check_copies, check_turn
 from tests.chat.llm_server import HANG, Asked, Part, answer, copier, sized
@@ -36,7 +36,7 @@ def check(deploy: Deploy, wrong: dict[str, list[str]], count: int = 4) -> list[s
 
     asked = COPYINGS[:count]
     with deploy(script) as (pd, server):
-        replies = pd.together([copying.messages for copying in asked], max_tokens=COPY_MAX_TOKENS)
+        replies = pd.together([copying.messages for copying in asked], **pd.copy_way)
         try:
             check_copies(pd, asked, [pd.whole(reply) for reply in replies])
         finally:
@@ -148,7 +148,7 @@ def check_a_turn(deploy: Deploy, reply: Callable[[Asked, int], str | None]) -> i
 
     count = 0
     with deploy(script) as (pd, _server):
-        check_turn(pd, TURN, pd.chat(TURN.messages, max_tokens=COPY_MAX_TOKENS))
+        check_turn(pd, TURN, pd.chat(TURN.messages, **pd.copy_way))
     return count
 
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from pytest_pdserve.capabilities import CapabilityMissing
+from pytest_pdserve.chat import COPY_WAYS
 from pytest_pdserve.deployment import GRACE, NotRun, ProbeHang
 from pytest_pdserve.judge import LatencyBudget
 from pytest_pdserve.load import Sends
@@ -93,17 +94,30 @@ def test_trying_a_capability_costs_the_probe_nothing(request: pytest.FixtureRequ
         pd = run.deployment(request.node)
         began = pd.began
         run.require(("copy",), pd)
-        assert len(server.asked) == 4
+        assert len(server.asked) == 3
         assert (pd.replies, pd.sent) == ([], Sends())
         assert pd.began > began
         run.require(("copy",), pd)
         run.require((), pd)
-        assert len(server.asked) == 4
+        assert len(server.asked) == 3
+
+
+@pytest.mark.timeout(40)
+def test_a_strict_server_that_refuses_one_way_is_asked_in_the_next(request: pytest.FixtureRequest) -> None:
+    def script(asked: Asked) -> Iterable[Part]:
+        if "chat_template_kwargs" in asked.json:
+            return [sized({"error": {"message": "unknown field"}}, status="400 Bad Request")]
+        return copier(asked) if asked.json["max_tokens"] > 100 else answer(asked, "Let me think")
+
+    with running(script) as (run, _):
+        pd = run.deployment(request.node)
+        run.require(("copy",), pd)
+        assert pd.copy_way == COPY_WAYS[2]
 
 
 @pytest.mark.timeout(40)
 def test_a_missing_capability(request: pytest.FixtureRequest) -> None:
-    with running(fine) as (run, _), pytest.raises(CapabilityMissing, match="copied 0 of 4"):
+    with running(fine) as (run, _), pytest.raises(CapabilityMissing, match="copied 0 of 6"):
         run.require(("copy",), run.deployment(request.node))
 
 

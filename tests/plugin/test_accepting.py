@@ -95,7 +95,7 @@ def test_a_model_that_cannot_copy_is_not_held_against_the_deployment(run, args, 
     outcomes = ran.outcomes()
     assert outcomes["test_code_comes_back[streamed]"] == "skipped"
     assert outcomes["test_stream_is_whole"] == "passed"
-    assert "the model copied 0 of 4 codes" in ran.out
+    assert "the model copied 0 of 6 codes" in ran.out
 
 
 def test_own_probes_run_beside_the_bundled_ones(run, sound_sim):
