@@ -14,7 +14,7 @@ TOKENS = 48
 
 @pytest.mark.sends(requests=1, prompt_tokens=200, output_tokens=TOKENS)
 def test_stream_is_whole(pd: Deployment) -> None:
-    """A longer stream ends with its finish reason and [DONE], and counts its tokens right; a proxy that loses the end doesn't.
+    """A longer stream ends with its finish reason and [DONE], and counts its tokens right.
 
     An upstream that dies in mid-stream has been passed on as a clean end of a 200 (failures K7, G5).
     """
