@@ -53,7 +53,8 @@ def _report(
     evidence = [f"answers took {course}"] if len(latencies) > 1 else []
     if settle.slower_at is not None:
         evidence.append(f"not a cold start: answer {settle.slower_at} took longer than one before it")
-    evidence.append(f"a warm answer has {budget:g} s")
+    if evidence:
+        evidence.append(f"a warm answer has {budget:g} s")
     if settle.course is Course.HUNG:
         what = f"answer {settle.hung_at} hung: {reply.reason}"
         raise ProbeHang(pd.finding(what, reply, *evidence))
