@@ -6,17 +6,20 @@ import asyncio
 import itertools
 import time
 from collections import deque
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_pdserve.sim import kv
+from pytest_pdserve.sim.answer import Answer
 from pytest_pdserve.sim.ask import Ask, AskError, Trouble
+from pytest_pdserve.sim.cache import PrefixCache
 from pytest_pdserve.sim.faults import Work
-from pytest_pdserve.sim.faults.base import HOLD
 from pytest_pdserve.sim.output import Output
+from pytest_pdserve.sim.pool import Lease, Pool
 from pytest_pdserve.sim.tally import Seat, Stage, Tally, seated
-from pytest_pdserve.sim.tokens import EOS, Detokenizer
+from pytest_pdserve.sim.tokens import Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -37,6 +40,8 @@ class _Engine:
         self._model = model
         self._wake = asyncio.Event()
         self._first = True
+        self._pool = Pool(tally, plan.kv_tokens)
+        self._cache = PrefixCache(plan.page_tokens, plan.kv_tokens)
 
     async def _work(self, seconds: float) -> None:
         """Let simulated time pass; the first work after a start also sets the engine up."""
@@ -50,6 +55,7 @@ class _Engine:
 class _Prompt:
     ask: Ask
     seat: Seat
+    cached_tokens: int = 0
     computed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -75,18 +81,20 @@ class PrefillEngine(_Engine):
         """
         assert ask.bootstrap_room is not None
         async with self.depot.room(ask.bootstrap_room) as room:
-            with seated(self.tally, len(ask.prompt)) as seat:
+            with seated(self.tally) as seat:
                 seat.move(Stage.BOOTSTRAP)
                 await strikes.before_bootstrap()
                 await self._claimed(room, ask)
-                await self._compute(ask, seat)
-                seat.move(Stage.INFLIGHT)
-                await strikes.before_transfer()
-                return await self._hand_over(room, ask)
+                seat.move(Stage.WAITING)
+                async with self._pool.lease(len(ask.prompt)):
+                    cached = await self._compute(ask, seat)
+                    seat.move(Stage.INFLIGHT)
+                    await strikes.before_transfer()
+                    return await self._hand_over(room, ask, cached)
 
-    async def _compute(self, ask: Ask, seat: Seat) -> None:
+    async def _compute(self, ask: Ask, seat: Seat) -> int:
+        """Have a prompt computed; returns how many of its tokens were cached."""
         prompt = _Prompt(ask, seat)
-        seat.move(Stage.WAITING)
         self._queue.append(prompt)
         self._wake.set()
         try:
@@ -94,34 +102,42 @@ class PrefillEngine(_Engine):
         finally:
             if prompt in self._queue:
                 self._queue.remove(prompt)
+        self.tally.prompt_tokens += len(ask.prompt)
+        self.tally.cached_tokens += prompt.cached_tokens
+        self.tally.computed_tokens += len(ask.prompt) - prompt.cached_tokens
+        return prompt.cached_tokens
 
     async def hold(self, ask: Ask, strikes: Strikes) -> tuple[Output, int]:
         """vLLM's way: compute a prompt, answer with its room, and keep the KV there until it is fetched."""
-        with seated(self.tally, len(ask.prompt)) as seat:
-            await strikes.before_bootstrap()
-            await self._compute(ask, seat)
+        async with AsyncExitStack() as stack:
+            with seated(self.tally) as seat:
+                await strikes.before_bootstrap()
+                seat.move(Stage.WAITING)
+                await stack.enter_async_context(self._pool.lease(len(ask.prompt)))
+                cached = await self._compute(ask, seat)
+            kept = stack.pop_all()
         first = next(self._model.generate(ask.prompt, talkative=True))
-        self.tally.prompt_tokens += len(ask.prompt)
-        self.tally.computed_tokens += len(ask.prompt)
         self.tally.output_tokens += 1
         self.tally.requests += 1
         number = next(self._rooms)
-        held = asyncio.create_task(self._keep(number, ask, first, strikes))
+        held = asyncio.create_task(self._keep(number, ask, first, strikes, kept))
         self._held.add(held)
         held.add_done_callback(self._held.discard)
-        return Output(Detokenizer().feed(first), output_tokens=1, cached_tokens=0, finish="length"), number
+        return Output(Detokenizer().feed(first), 1, cached, finish="length"), number
 
-    async def _keep(self, number: int, ask: Ask, first: bytes, strikes: Strikes) -> None:
-        async with self.depot.room(number) as room:
-            with seated(self.tally, len(ask.prompt)):
-                await strikes.before_transfer()
-                room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
-                try:
-                    await asyncio.wait_for(asyncio.shield(room.outcome), self._timing.kv_hold_s)
-                except TimeoutError:
-                    self.tally.expired += 1
-                except kv.TransferError:
-                    self.tally.transfer_failed += 1
+    async def _keep(
+        self, number: int, ask: Ask, first: bytes, strikes: Strikes, kept: AsyncExitStack
+    ) -> None:
+        async with kept, self.depot.room(number) as room:
+            await strikes.before_transfer()
+            # what prefill found in its cache is prefill's affair: vLLM's decode tells of its own cache only
+            room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
+            try:
+                await asyncio.wait_for(asyncio.shield(room.outcome), self._timing.kv_hold_s)
+            except TimeoutError:
+                self.tally.expired += 1
+            except kv.TransferError:
+                self.tally.transfer_failed += 1
 
     async def _claimed(self, room: kv.Room, ask: Ask) -> None:
         try:
@@ -134,9 +150,9 @@ class PrefillEngine(_Engine):
                 f"timed out after {self._timeout_s:g}s in KVPoll.Bootstrapping",
             ) from None
 
-    async def _hand_over(self, room: kv.Room, ask: Ask) -> Output:
+    async def _hand_over(self, room: kv.Room, ask: Ask, cached: int) -> Output:
         first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
-        room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
+        room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached))
         try:
             await asyncio.wait_for(asyncio.shield(room.outcome), self._timeout_s)
         except (kv.TransferError, TimeoutError) as error:
@@ -146,10 +162,8 @@ class PrefillEngine(_Engine):
                 f"Prefill transfer failed for request bootstrap_room={ask.bootstrap_room}: "
                 f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
             ) from None
-        self.tally.prompt_tokens += len(ask.prompt)
         self.tally.requests += 1
-        text = Detokenizer().feed(first)
-        return Output(text, output_tokens=1, cached_tokens=0, finish="length")
+        return Output(Detokenizer().feed(first), 1, cached, finish="length")
 
     async def run(self) -> None:
         """The scheduler: never returns."""
@@ -159,56 +173,16 @@ class PrefillEngine(_Engine):
             while self._queue:
                 prompt = self._queue.popleft()
                 prompt.seat.move(Stage.RUNNING)
-                left = len(prompt.ask.prompt)
+                prompt.cached_tokens = self._cache.match(prompt.ask.prompt)
+                left = len(prompt.ask.prompt) - prompt.cached_tokens
                 while left > 0:
                     chunk = min(left, timing.prefill_chunk_tokens)
                     seconds = timing.prefill_overhead_s + chunk / timing.prefill_tokens_per_s
                     await self._work(seconds * self._faults.pace(Work.PREFILL))
                     left -= chunk
+                self._cache.keep(prompt.ask.prompt)
                 prompt.computed.set()
             self._wake.clear()
-
-
-@dataclass(slots=True)
-class _Answer:
-    """One answer under way in the decode batch."""
-
-    ask: Ask
-    tokens: Iterator[bytes]
-    cached_tokens: int
-    limit: int
-    detokenizer: Detokenizer
-    seat: Seat
-    outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
-    count: int = 0
-    ended: bool = False
-    stopped: bool = False
-
-    def step(self) -> int:
-        """Take one step: 1 when it made a token, 0 when a fault holds it back."""
-        piece = next(self.tokens)
-        if piece == HOLD:
-            return 0
-        ask = self.ask
-        self.count += 1
-        if piece == EOS and not ask.ignore_eos and self.count >= ask.min_tokens:
-            self._put(self.detokenizer.finish(), "stop", "")
-            return 1
-        text = self.detokenizer.feed(piece)
-        if self.detokenizer.matched is not None:
-            self._put(text, "stop", self.detokenizer.matched)
-        elif self.count >= self.limit:
-            self._put(text + self.detokenizer.finish(), "length", None)
-        else:
-            self._put(text, None, None)
-        return 1
-
-    def _put(self, text: str, finish: str | None, matched: str | None) -> None:
-        self.outputs.put_nowait(Output(text, self.count, self.cached_tokens, finish, matched))
-        if finish is not None:
-            self.ended = True
-            self.stopped = finish == "stop"
-            self.seat.move(None)
 
 
 class DecodeEngine(_Engine):
@@ -217,8 +191,9 @@ class DecodeEngine(_Engine):
     def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
         super().__init__(plan, model, faults, tally)
         self._timeout_s = plan.timing.bootstrap_timeout_s
-        self._arrived: deque[_Answer] = deque()
-        self._batch: list[_Answer] = []
+        self._arrived: deque[Answer] = deque()
+        self._batch: list[Answer] = []
+        self._retracted: deque[Answer] = deque()
         self.first_token_s: deque[float] = deque(maxlen=1000)
 
     async def decode(self, ask: Ask, strikes: Strikes) -> AsyncGenerator[Output, None]:
@@ -227,31 +202,34 @@ class DecodeEngine(_Engine):
         Raises AskError.
         """
         began = time.monotonic()
-        with seated(self.tally, len(ask.prompt)) as seat:
+        with seated(self.tally) as seat:
             seat.move(Stage.PREALLOC)
-            handoff = await (self._alone(ask, seat) if ask.bootstrap_room is None else self._pull(ask, seat))
-            await strikes.before_first_token()
-            answer = self._begin(ask, handoff, seat, strikes)
-            try:
-                while True:
-                    output = await answer.outputs.get()
-                    if output.output_tokens == 1:
-                        self.first_token_s.append(time.monotonic() - began)
-                    yield output
-                    if output.finish is not None:
-                        break
-            finally:
-                self._end(answer)
+            async with self._pool.lease(len(ask.prompt)) as lease:
+                alone = ask.bootstrap_room is None
+                handoff = await (self._alone(ask, seat) if alone else self._pull(ask, seat))
+                await strikes.before_first_token()
+                answer = self._begin(ask, handoff, seat, lease, strikes)
+                try:
+                    while True:
+                        output = await answer.outputs.get()
+                        if output.output_tokens == 1:
+                            self.first_token_s.append(time.monotonic() - began)
+                        yield output
+                        if output.finish is not None:
+                            break
+                finally:
+                    self._end(answer)
 
     async def _alone(self, ask: Ask, seat: Seat) -> kv.Handoff:
         """Compute the prompt here, as a vLLM worker does with a request that brings no KV."""
         seat.move(Stage.RUNNING)
-        await self._work(
-            self._timing.prefill_overhead_s + len(ask.prompt) / self._timing.prefill_tokens_per_s
-        )
-        self.tally.computed_tokens += len(ask.prompt)
+        cached = self._cache.match(ask.prompt)
+        computed = len(ask.prompt) - cached
+        await self._work(self._timing.prefill_overhead_s + computed / self._timing.prefill_tokens_per_s)
+        self._cache.keep(ask.prompt)
+        self.tally.computed_tokens += computed
         first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
-        return kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0)
+        return kv.Handoff(kv.paged(ask.prompt), first, cached)
 
     async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
         assert ask.bootstrap_host is not None
@@ -272,20 +250,21 @@ class DecodeEngine(_Engine):
         self.tally.fetches += 1
         return handoff
 
-    def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, strikes: Strikes) -> _Answer:
+    def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, lease: Lease, strikes: Strikes) -> Answer:
         arrived = handoff.context
         context = strikes.context(arrived)
         again = partial(self._model.generate, talkative=ask.max_tokens is not None)
         tokens = again(context)
         if context == arrived:
             tokens = _handed_on(handoff.first, tokens)
-        answer = _Answer(
+        answer = Answer(
             ask=ask,
             tokens=strikes.tokens(tokens, context, again),
             cached_tokens=handoff.cached_tokens,
             limit=ask.max_tokens or self._plan.context_tokens - len(ask.prompt),
             detokenizer=Detokenizer(ask.stops),
             seat=seat,
+            lease=lease,
         )
         self.tally.prompt_tokens += len(ask.prompt)
         self.tally.cached_tokens += handoff.cached_tokens
@@ -294,36 +273,55 @@ class DecodeEngine(_Engine):
         self._wake.set()
         return answer
 
-    def _end(self, answer: _Answer) -> None:
-        self.tally.kv_tokens -= answer.count
-        if answer in self._batch:
-            self._batch.remove(answer)
-            self.tally.aborted += 1
-        elif answer in self._arrived:
-            self._arrived.remove(answer)
-            self.tally.aborted += 1
-        else:
-            self.tally.requests += 1
-            self.tally.stopped += answer.stopped
+    def _end(self, answer: Answer) -> None:
+        self._wake.set()  # what it held may let a retracted one go on
+        for queue in (self._batch, self._arrived, self._retracted):
+            if answer in queue:
+                queue.remove(answer)
+                self.tally.aborted += 1
+                return
+        self.tally.requests += 1
+        self.tally.stopped += answer.stopped
+
+    def _fill(self) -> bool:
+        """Put into the batch what has arrived, as far as the KV reaches; tells whether anything runs."""
+        while self._retracted and self._room_again(self._retracted[0]):
+            self._run(self._retracted.popleft())
+        while self._arrived:
+            self._run(self._arrived.popleft())
+        while self._batch and not self._pool.fits(len(self._batch)):
+            self._retract(self._batch.pop())
+        return bool(self._batch)
+
+    def _room_again(self, answer: Answer) -> bool:
+        """Whether a retracted answer fits, with some way to go so that it is not retracted at once again."""
+        spare = kv.PAGE_TOKENS * len(self._batch) + 1
+        return self._pool.fits(len(answer.ask.prompt) + answer.count + spare)
+
+    def _run(self, answer: Answer) -> None:
+        answer.lease.resize(len(answer.ask.prompt) + answer.count)
+        answer.seat.move(Stage.RUNNING)
+        self._batch.append(answer)
+
+    def _retract(self, answer: Answer) -> None:
+        """Give the newest answer's KV up until there is room for it again."""
+        answer.lease.resize(0)
+        answer.seat.move(Stage.RETRACTED)
+        self.tally.retractions += 1
+        self._retracted.append(answer)
 
     async def run(self) -> None:
         """The scheduler: never returns."""
         timing = self._timing
         while True:
             await self._wake.wait()
-            while self._arrived or self._batch:
-                while self._arrived:
-                    answer = self._arrived.popleft()
-                    answer.seat.move(Stage.RUNNING)
-                    self._batch.append(answer)
+            self._wake.clear()
+            while self._fill():
                 size = len(self._batch)
                 seconds = timing.decode_step_s + timing.decode_step_per_request_s * size
                 await self._work(seconds * self._faults.pace(Work.DECODE, size))
-                made = sum(answer.step() for answer in self._batch)
-                self.tally.output_tokens += made
-                self.tally.kv_tokens += made
+                self.tally.output_tokens += sum(answer.step() for answer in self._batch)
                 self._batch = [answer for answer in self._batch if not answer.ended]
-            self._wake.clear()
 
 
 def _handed_on(first: bytes, tokens: Iterator[bytes]) -> Iterator[bytes]:

@@ -113,6 +113,7 @@ def start(
     model_skill: str = "copy",
     time_scale: float = 1.0,
     port_base: int | None = None,
+    kv_tokens: int = 400_000,
     timing: Timing | None = None,
 ) -> Simulation:
     """Start a deployment on loopback: one router and so many prefill and decode workers, each a process.
@@ -127,10 +128,12 @@ def start(
         model_skill: "copy", or "none" for random text.
         time_scale: every simulated time, also of faults, is multiplied by it.
         port_base: the first of consecutive ports to use; any free ports by default.
+        kv_tokens: room for KV in each worker; no request may need more.
         timing: the simulated engines' clock.
 
     Raises SimError when an argument is wrong or the deployment does not come up. May be called from any thread.
     """
+    kv_room = int(_positive("room for KV", kv_tokens))
     plan = Plan(
         dialect=_choice("dialect", Dialect, dialect),
         skill=_choice("model skill", Skill, model_skill),
@@ -140,6 +143,8 @@ def start(
         decode=int(_positive("number of decode workers", decode)),
         proxy=proxy,
         faults=tuple(faults),
+        kv_tokens=kv_room,
+        context_tokens=min(32_768, kv_room),
         timing=timing or Timing(),
     )
     _check_faults(faults)

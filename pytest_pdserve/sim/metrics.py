@@ -47,7 +47,7 @@ class SglangCollector:
         gauges["num_used_tokens"] = tally.kv_tokens
         gauges["token_usage"] = tally.kv_tokens / self._plan.kv_tokens
         gauges["max_total_num_tokens"] = self._plan.kv_tokens
-        gauges["num_retracted_reqs"] = 0
+        gauges["num_retracted_reqs"] = tally.stages[Stage.RETRACTED]
         for name, value in gauges.items():
             gauge = GaugeMetricFamily(f"sglang:{name}", name, labels=list(self._labels))
             gauge.add_metric(list(self._labels.values()), value)

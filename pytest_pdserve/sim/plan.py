@@ -84,6 +84,11 @@ class Plan:
     services: tuple[Service, ...] = ()
     """Filled in by whoever binds the ports."""
 
+    @property
+    def page_tokens(self) -> int:
+        """Tokens in one page of the prefix cache: SGLang's for most large models, vLLM's default block."""
+        return 16 if self.dialect is Dialect.VLLM else 64
+
     def of(self, role: Role) -> tuple[Service, ...]:
         """The services of one role, in order."""
         return tuple(service for service in self.services if service.role is role)

@@ -76,7 +76,12 @@ class SglangWorker(Worker):
             }
             load["disaggregation"] = {"mode": str(self._service.role), **queues}
         if include & {"all", "queues"}:
-            load["queues"] = {"waiting": waiting, "grammar": 0, "paused": 0, "retracted": 0}
+            load["queues"] = {
+                "waiting": waiting,
+                "grammar": 0,
+                "paused": 0,
+                "retracted": tally.stages[Stage.RETRACTED],
+            }
         stamp = datetime.now(UTC).isoformat()
         return JSONResponse({"timestamp": stamp, "version": sglang.VERSION, "loads": [load]})
 

@@ -21,6 +21,7 @@ class Stage(StrEnum):
     INFLIGHT = "inflight"
     PREALLOC = "prealloc"
     TRANSFER = "transfer"
+    RETRACTED = "retracted"
 
 
 @dataclass(slots=True)
@@ -34,6 +35,7 @@ class Tally:
     output_tokens: int = 0
     requests: int = 0
     aborted: int = 0
+    retractions: int = 0
     stopped: int = 0
     """Requests that the model or a stop string ended; the others came to their limit."""
     computed_tokens: int = 0
@@ -61,12 +63,10 @@ class Seat:
 
 
 @contextmanager
-def seated(tally: Tally, tokens: int) -> Iterator[Seat]:
-    """Seat a request with its KV for as long as the context lasts, however it ends."""
+def seated(tally: Tally) -> Iterator[Seat]:
+    """Seat a request for as long as the context lasts, however it ends."""
     seat = Seat(tally)
-    tally.kv_tokens += tokens
     try:
         yield seat
     finally:
-        tally.kv_tokens -= tokens
         seat.move(None)

@@ -30,25 +30,27 @@ class VllmCollector:
         """Yield every family with its present value."""
         tally = self._tally
         deferred = sum(tally.stages[stage] for stage in _LOADING)
-        waiting = tally.stages[Stage.WAITING]
+        waiting = tally.stages[Stage.WAITING] + tally.stages[Stage.RETRACTED]
         yield self._gauge("num_requests_running", {"": tally.stages[Stage.RUNNING]})
         yield self._gauge("num_requests_waiting", {"": waiting + deferred})
         yield self._gauge(
             "num_requests_waiting_by_reason", {"capacity": waiting, "deferred": deferred}, "reason"
         )
         yield self._gauge("kv_cache_usage_perc", {"": tally.kv_tokens / self._plan.kv_tokens})
-        fetched = max(0, tally.prompt_tokens - tally.computed_tokens)
+        fetched = max(0, tally.prompt_tokens - tally.computed_tokens - tally.cached_tokens)
         sources = {
             "local_compute": tally.computed_tokens,
-            "local_cache_hit": 0,
+            "local_cache_hit": tally.cached_tokens,
             "external_kv_transfer": fetched,
         }
         yield self._counter("prompt_tokens", {"": tally.prompt_tokens})
         yield self._counter("prompt_tokens_by_source", sources, "source")
+        yield self._counter("prefix_cache_queries", {"": tally.computed_tokens + tally.cached_tokens})
+        yield self._counter("prefix_cache_hits", {"": tally.cached_tokens})
         yield self._counter("generation_tokens", {"": tally.output_tokens})
         reasons = {"stop": tally.stopped, "length": tally.requests - tally.stopped, "abort": 0, "error": 0}
         yield self._counter("request_success", reasons, "finished_reason")
-        yield self._counter("num_preemptions", {"": 0})
+        yield self._counter("num_preemptions", {"": tally.retractions})
         yield self._counter("nixl_num_failed_transfers", {"": tally.transfer_failed})
         yield self._counter("nixl_num_kv_expired_reqs", {"": tally.expired})
         moved = HistogramMetricFamily("vllm:nixl_bytes_transferred", "KV fetched.", labels=list(self._labels))
