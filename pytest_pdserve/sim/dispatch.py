@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import string
 from typing import TYPE_CHECKING, Any
@@ -65,8 +66,10 @@ class Dispatcher:
         """The least loaded worker of each role, turn by turn among equals so that every pair has its turn."""
         turn = next(self._turn)
         prefills, decodes = self._plan.of(Role.PREFILL), self._plan.of(Role.DECODE)
+        if self._faults.hot_spot():
+            return prefills[0], decodes[0]
         prefills = tuple(prefills[(turn + i) % len(prefills)] for i in range(len(prefills)))
-        offset = turn + turn // len(prefills)
+        offset = turn + turn // math.lcm(len(prefills), len(decodes))
         decodes = tuple(decodes[(offset + i) % len(decodes)] for i in range(len(decodes)))
         return min(prefills, key=lambda s: self._load[s.name]), min(decodes, key=lambda s: self._load[s.name])
 

@@ -16,7 +16,7 @@ import pytest
 from simclient import call, chat, copying, eventually, gauge
 
 from pytest_pdserve.sim.faults import KINDS
-from pytest_pdserve.sim.launch import Simulation
+from pytest_pdserve.sim.launch import Simulation, start
 
 WAIT_S = 0.7
 """How long a raw client waits before it calls a hang a hang."""
@@ -333,6 +333,41 @@ def test_cross_talk_only_above_a_concurrency(strike: Strike) -> None:
         together = list(pool.map(lambda code: chat(sim.entry, *copying(code)).text, codes))
     assert together != codes
     assert set(together) <= set(codes)
+
+
+def test_overload_is_refused_above_a_level_only(strike: Strike) -> None:
+    sim = strike("overload-refused=429,above=2", "decode-slow=20")  # slow, so that they overlap
+    with ThreadPoolExecutor(8) as pool:
+        statuses = [a.status for a in pool.map(lambda _: chat(sim.entry, *copying("77")), range(8))]
+    assert {200, 429} == set(statuses)
+    assert chat(sim.entry, *copying("78")).text == "78"
+
+
+def test_overload_deadlock_outlasts_the_overload(strike: Strike) -> None:
+    sim = strike("overload-deadlock=3", "decode-slow=20")
+    assert chat(sim.entry, *copying("81")).text == "81"
+    with ThreadPoolExecutor(8) as pool:
+        ends = list(pool.map(lambda _: raw_stream(sim.entry, WAIT_S, *copying("82"))[1], range(8)))
+    assert "hung" in ends
+    assert eventually(lambda: gauges(sim, "decode:decode_transfer_queue") == [0])
+    assert raw_stream(sim.entry, WAIT_S, *copying("83"))[1] == "hung"
+    assert call(sim.decode[0], "/health").status == 200
+
+
+def test_hot_spot() -> None:
+    def served(sim: Simulation) -> list[float]:
+        before = [gauge(url, "sglang:num_requests_total") for url in sim.decode]
+        for _ in range(4):
+            chat(sim.entry, *copying("91"))
+        return [
+            gauge(url, "sglang:num_requests_total") - n for url, n in zip(sim.decode, before, strict=True)
+        ]
+
+    with start(decode=2) as sim:
+        sim.set_faults("hot-spot")
+        assert served(sim) == [4, 0]
+        sim.set_faults()
+        assert served(sim) == [2, 2]
 
 
 def test_health_lies(strike: Strike) -> None:

@@ -91,6 +91,9 @@ class Fault:
     swallows_aborts: ClassVar[bool] = False
     """On a proxy: whether it reads answers on after their clients have gone."""
 
+    hot_spot: ClassVar[bool] = False
+    """On a router: whether it sends everything to its first workers."""
+
     def __init__(self, values: Sequence[str], scope: Scope, scale: float = 1.0) -> None:
         self.scope = scope
         self.scale = scale
