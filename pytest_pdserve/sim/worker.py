@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_pdserve.sim.speech import Speech
 
 
-class Worker:
+class Worker(ABC):
     """One prefill or decode worker."""
 
     stream_headers: ClassVar[Mapping[str, str]]
@@ -49,13 +50,13 @@ class Worker:
         self._decode = DecodeEngine(plan, model, self._faults, self._tally)
         self._metrics = CollectorRegistry()
 
+    @abstractmethod
     def _own_routes(self) -> list[Route]:
         """What only this engine family has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _outputs(self, ask: Ask, strikes: Strikes) -> Outputs:
         """The steps of an answer."""
-        raise NotImplementedError
 
     def app(self) -> Starlette:
         """The ASGI application."""
