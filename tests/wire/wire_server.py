@@ -116,10 +116,14 @@ class Server:
     def _serve(self, sock: socket.socket, number: int) -> None:
         try:
             if self._tls is not None:
+                sock = secured = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 try:
-                    sock = self._tls.wrap_socket(sock, server_side=True)
+                    secured.do_handshake()
                 except OSError:
-                    sock.close()
+                    # Closed with data unread, it would be reset, and the client might never see the alert.
+                    with socket.socket(fileno=secured.detach()) as plain:
+                        plain.settimeout(HANG_BOUND)
+                        Peer(plain, number).until_closed()
                     return
             peer = Peer(sock, number)
             self.peers.append(peer)
