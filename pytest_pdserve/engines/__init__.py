@@ -4,6 +4,7 @@ from typing import Final
 
 from pytest_pdserve.engines.dynamo import DYNAMO
 from pytest_pdserve.engines.engine import WORKERS_PATH, Engine, VersionSource
+from pytest_pdserve.engines.meaning import Meaning
 from pytest_pdserve.engines.openai import OPENAI
 from pytest_pdserve.engines.sglang import SGLANG
 from pytest_pdserve.engines.vllm import VLLM
@@ -19,5 +20,6 @@ __all__ = [
     "VLLM",
     "WORKERS_PATH",
     "Engine",
+    "Meaning",
     "VersionSource",
 ]
