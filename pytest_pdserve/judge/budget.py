@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from pytest_pdserve.units import seconds
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -60,7 +62,7 @@ class Overrun:
     def __str__(self) -> str:
         name = _NAMES[self.limit_name]
         over = f"{self.over} of {self.of} over"
-        return f"{name} {_shown(self.worst)}, budget {_shown(self.limit)} ({over})"
+        return f"{name} {seconds(self.worst)}, budget {seconds(self.limit)} ({over})"
 
 
 def judge_budget(replies: Sequence[Latencies], budget: LatencyBudget) -> tuple[Overrun, ...]:
@@ -117,7 +119,3 @@ def _p99(values: Sequence[float]) -> float:
 
 def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"

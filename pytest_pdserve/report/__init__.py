@@ -6,7 +6,7 @@ from pytest_pdserve.report.html import header_cells, probe_html, row_cells, summ
 from pytest_pdserve.report.record import RecordError, RunRecord, read_record, write_record
 from pytest_pdserve.report.terminal import terminal_block
 from pytest_pdserve.report.text import shorten, visible
-from pytest_pdserve.report.units import seconds
+from pytest_pdserve.units import seconds
 
 __all__ = [
     "RecordError",

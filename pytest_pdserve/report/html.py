@@ -9,7 +9,7 @@ from pytest_pdserve.report.latencies import latency_rows
 from pytest_pdserve.report.markup import Html, clipped, join, tag
 from pytest_pdserve.report.style import STYLE
 from pytest_pdserve.report.troubles import Trouble, counts, gaps, names, troubles
-from pytest_pdserve.report.units import count, seconds
+from pytest_pdserve.units import count, seconds
 from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:

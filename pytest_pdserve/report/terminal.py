@@ -9,7 +9,7 @@ from pytest_pdserve.report.latencies import latency_rows
 from pytest_pdserve.report.page import Colour, Page
 from pytest_pdserve.report.text import cells, shorten
 from pytest_pdserve.report.troubles import counts, gaps, names, troubles
-from pytest_pdserve.report.units import count, seconds
+from pytest_pdserve.units import count, seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

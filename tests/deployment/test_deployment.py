@@ -206,7 +206,7 @@ def test_a_broken_budget_is_a_failure(deploy: Deploy) -> None:
         with pytest.raises(ProbeFailure) as over:
             pd.judge_budget()
     finding = over.value.finding
-    assert re.fullmatch(r"over budget: TTFT .*s, budget 750 ms \(1 of 2 over\)", finding.what)
+    assert re.fullmatch(r"over budget: TTFT .*s, budget 0.75 s \(1 of 2 over\)", finding.what)
     assert finding.evidence[0].startswith("E2E ")
     assert re.fullmatch(r"answers: \d\.\d\d s, \d\.\d\d s", finding.evidence[1])
     assert finding.replay is not None

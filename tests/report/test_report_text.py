@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from pytest_pdserve.report import shorten, visible
 from pytest_pdserve.report.text import ascii_only, cells, fit, shorten_middle, wrap
-from pytest_pdserve.report.units import count, seconds
+from pytest_pdserve.units import count, seconds
 
 
 @pytest.mark.parametrize(
