@@ -82,6 +82,8 @@ class Hop:
     """Until it was answered, or given up."""
     reason: str = ""
     """Why it did not complete, in one line."""
+    prefill_done: bool | None = None
+    """Of a pair asked directly: whether prefill answered its part whole; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
