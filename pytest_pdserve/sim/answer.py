@@ -32,6 +32,7 @@ class Answer:
     lease: Lease
     outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
     count: int = 0
+    token: bytes = b""
     ended: bool = False
     stopped: bool = False
 
@@ -42,6 +43,7 @@ class Answer:
             return 0
         ask = self.ask
         self.count += 1
+        self.token = piece
         self.lease.resize(self.lease.tokens + 1)
         if piece == EOS and not ask.ignore_eos and self.count >= ask.min_tokens:
             self._put(self.detokenizer.finish(), "stop", "")
@@ -56,7 +58,11 @@ class Answer:
         return 1
 
     def _put(self, text: str, finish: str | None, matched: str | None) -> None:
-        self.outputs.put_nowait(Output(text, self.count, self.cached_tokens, finish, matched))
+        ask = self.ask
+        tokens = () if ask.top_logprobs is None else (self.token,)
+        self.outputs.put_nowait(
+            Output(text, self.count, self.cached_tokens, finish, matched, ask.index, tokens)
+        )
         if finish is not None:
             self.ended = True
             self.stopped = finish == "stop"

@@ -43,6 +43,10 @@ class _Engine:
         self._pool = Pool(tally, plan.kv_tokens)
         self._cache = PrefixCache(plan.page_tokens, plan.kv_tokens)
 
+    def _first_token(self, ask: Ask, *, talkative: bool) -> bytes:
+        """The token that whoever computes the prompt makes."""
+        return next(self._model.generate(ask.prompt, talkative=talkative, guide=ask.guide))
+
     async def _work(self, seconds: float) -> None:
         """Let simulated time pass; the first work after a start also sets the engine up."""
         if self._first:
@@ -79,18 +83,19 @@ class PrefillEngine(_Engine):
 
         Raises AskError.
         """
-        assert ask.bootstrap_room is not None
-        async with self.depot.room(ask.bootstrap_room) as room:
+        assert ask.source is not None
+        number = ask.source.room
+        async with self.depot.room(number) as room:
             with seated(self.tally) as seat:
                 seat.move(Stage.BOOTSTRAP)
                 await strikes.before_bootstrap()
-                await self._claimed(room, ask)
+                await self._claimed(room, number)
                 seat.move(Stage.WAITING)
                 async with self._pool.lease(len(ask.prompt)):
                     cached = await self._compute(ask, seat)
                     seat.move(Stage.INFLIGHT)
                     await strikes.before_transfer()
-                    return await self._hand_over(room, ask, cached)
+                    return await self._hand_over(room, number, ask, cached)
 
     async def _compute(self, ask: Ask, seat: Seat) -> int:
         """Have a prompt computed; returns how many of its tokens were cached."""
@@ -107,8 +112,17 @@ class PrefillEngine(_Engine):
         self.tally.computed_tokens += len(ask.prompt) - prompt.cached_tokens
         return prompt.cached_tokens
 
-    async def hold(self, ask: Ask, strikes: Strikes) -> tuple[Output, int]:
-        """vLLM's way: compute a prompt, answer with its room, and keep the KV there until it is fetched."""
+    async def hold(self, ask: Ask, strikes: Strikes) -> tuple[list[Output], int]:
+        """vLLM's way: compute a prompt, answer with its room, and keep the KV there until it is fetched.
+
+        Where several answers are asked for, each has a room of its own; the numbers of the rooms follow one another.
+        """
+        numbers = [next(self._rooms) for _ in range(ask.n)]
+        return [
+            await self._hold(ask.choice(index), strikes, number) for index, number in enumerate(numbers)
+        ], numbers[0]
+
+    async def _hold(self, ask: Ask, strikes: Strikes, number: int) -> Output:
         async with AsyncExitStack() as stack:
             with seated(self.tally) as seat:
                 await strikes.before_bootstrap()
@@ -116,14 +130,13 @@ class PrefillEngine(_Engine):
                 await stack.enter_async_context(self._pool.lease(len(ask.prompt)))
                 cached = await self._compute(ask, seat)
             kept = stack.pop_all()
-        first = next(self._model.generate(ask.prompt, talkative=True))
+        first = self._first_token(ask, talkative=True)
         self.tally.output_tokens += 1
         self.tally.requests += 1
-        number = next(self._rooms)
         held = asyncio.create_task(self._keep(number, ask, first, strikes, kept))
         self._held.add(held)
         held.add_done_callback(self._held.discard)
-        return Output(Detokenizer().feed(first), 1, cached, finish="length"), number
+        return _only(ask, first, cached)
 
     async def _keep(
         self, number: int, ask: Ask, first: bytes, strikes: Strikes, kept: AsyncExitStack
@@ -139,19 +152,19 @@ class PrefillEngine(_Engine):
             except kv.TransferError:
                 self.tally.transfer_failed += 1
 
-    async def _claimed(self, room: kv.Room, ask: Ask) -> None:
+    async def _claimed(self, room: kv.Room, number: int) -> None:
         try:
             await asyncio.wait_for(room.claimed.wait(), self._timeout_s)
         except TimeoutError:
             self.tally.bootstrap_failed += 1
             raise AskError(
                 Trouble.TRANSFER,
-                f"Prefill bootstrap failed for request bootstrap_room={ask.bootstrap_room}: "
+                f"Prefill bootstrap failed for request bootstrap_room={number}: "
                 f"timed out after {self._timeout_s:g}s in KVPoll.Bootstrapping",
             ) from None
 
-    async def _hand_over(self, room: kv.Room, ask: Ask, cached: int) -> Output:
-        first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
+    async def _hand_over(self, room: kv.Room, number: int, ask: Ask, cached: int) -> Output:
+        first = self._first_token(ask, talkative=ask.max_tokens is not None)
         room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached))
         try:
             await asyncio.wait_for(asyncio.shield(room.outcome), self._timeout_s)
@@ -159,11 +172,11 @@ class PrefillEngine(_Engine):
             self.tally.transfer_failed += 1
             raise AskError(
                 Trouble.TRANSFER,
-                f"Prefill transfer failed for request bootstrap_room={ask.bootstrap_room}: "
-                f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
+                f"Prefill transfer failed for request bootstrap_room={number}: "
+                f"KVTransferError(bootstrap_room={number}): {error}",
             ) from None
         self.tally.requests += 1
-        return Output(Detokenizer().feed(first), 1, cached, finish="length")
+        return _only(ask, first, cached)
 
     async def run(self) -> None:
         """The scheduler: never returns."""
@@ -205,7 +218,7 @@ class DecodeEngine(_Engine):
         with seated(self.tally) as seat:
             seat.move(Stage.PREALLOC)
             async with self._pool.lease(len(ask.prompt)) as lease:
-                alone = ask.bootstrap_room is None
+                alone = ask.source is None
                 handoff = await (self._alone(ask, seat) if alone else self._pull(ask, seat))
                 await strikes.before_first_token()
                 answer = self._begin(ask, handoff, seat, lease, strikes)
@@ -228,24 +241,20 @@ class DecodeEngine(_Engine):
         await self._work(self._timing.prefill_overhead_s + computed / self._timing.prefill_tokens_per_s)
         self._cache.keep(ask.prompt)
         self.tally.computed_tokens += computed
-        first = next(self._model.generate(ask.prompt, talkative=ask.max_tokens is not None))
+        first = self._first_token(ask, talkative=ask.max_tokens is not None)
         return kv.Handoff(kv.paged(ask.prompt), first, cached)
 
     async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
-        assert ask.bootstrap_host is not None
-        assert ask.bootstrap_port is not None
-        assert ask.bootstrap_room is not None
+        assert ask.source is not None
         seat.move(Stage.TRANSFER)
         try:
-            handoff = await kv.pull(
-                ask.bootstrap_host, ask.bootstrap_port, ask.bootstrap_room, self._timeout_s
-            )
+            handoff = await kv.pull(*ask.source, self._timeout_s)
         except kv.TransferError as error:
             self.tally.transfer_failed += 1
             raise AskError(
                 Trouble.TRANSFER,
-                f"Decode transfer failed for request bootstrap_room={ask.bootstrap_room}: "
-                f"KVTransferError(bootstrap_room={ask.bootstrap_room}): {error}",
+                f"Decode transfer failed for request bootstrap_room={ask.source.room}: "
+                f"KVTransferError(bootstrap_room={ask.source.room}): {error}",
             ) from None
         self.tally.fetches += 1
         return handoff
@@ -253,7 +262,7 @@ class DecodeEngine(_Engine):
     def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, lease: Lease, strikes: Strikes) -> Answer:
         arrived = handoff.context
         context = strikes.context(arrived)
-        again = partial(self._model.generate, talkative=ask.max_tokens is not None)
+        again = partial(self._model.generate, talkative=ask.max_tokens is not None, guide=ask.guide)
         tokens = again(context)
         if context == arrived:
             tokens = _handed_on(handoff.first, tokens)
@@ -322,6 +331,12 @@ class DecodeEngine(_Engine):
                 await self._work(seconds * self._faults.pace(Work.DECODE, size))
                 self.tally.output_tokens += sum(answer.step() for answer in self._batch)
                 self._batch = [answer for answer in self._batch if not answer.ended]
+
+
+def _only(ask: Ask, first: bytes, cached: int) -> Output:
+    """What a prefill answers: its one token."""
+    tokens = () if ask.top_logprobs is None else (first,)
+    return Output(Detokenizer().feed(first), 1, cached, finish="length", index=ask.index, tokens=tokens)
 
 
 def _handed_on(first: bytes, tokens: Iterator[bytes]) -> Iterator[bytes]:

@@ -45,6 +45,7 @@ class Simulation:
         self.pids: Mapping[str, int] = dict(report.pids)
         """The process id of every service by its name: router, prefill-0, decode-0 ..."""
         self.model = plan.model
+        self.dialect = plan.dialect
 
     @property
     def entry(self) -> str:

@@ -1,17 +1,17 @@
-"""Two small helpers about tasks: one that must never end, and one that ends when its client leaves."""
+"""Helpers about tasks: endless ones, ones that end when their client leaves, and several streams as one."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import traceback
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import StreamingResponse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
@@ -81,3 +81,33 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
 async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
+
+
+async def merged(streams: Sequence[AsyncGenerator[Result, None]]) -> AsyncGenerator[Result, None]:
+    """What several streams yield, as it comes; raises what the first of them to break raises, and closes them all."""
+    queue: asyncio.Queue[Result | None] = asyncio.Queue()
+
+    async def pump(stream: AsyncGenerator[Result, None]) -> None:
+        try:
+            async with aclosing(stream):
+                async for item in stream:
+                    queue.put_nowait(item)
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    try:
+        going = len(tasks)
+        while going:
+            item = await queue.get()
+            if item is not None:
+                yield item
+                continue
+            going -= 1
+            for task in tasks:
+                if task.done():
+                    task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=5.0)

@@ -8,13 +8,16 @@ sampling do not exist for it: the same context always gives the same answer.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_pdserve.sim.grammar import FREE, Guide, fit
 from pytest_pdserve.sim.plan import Skill
 from pytest_pdserve.sim.tokens import EOS, cut, turns
+from pytest_pdserve.sim.tools import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,15 +50,18 @@ class Model:
         self._skill = skill
         self._seed = seed
 
-    def generate(self, context: Sequence[bytes], *, talkative: bool) -> Iterator[bytes]:
+    def generate(self, context: Sequence[bytes], *, talkative: bool, guide: Guide = FREE) -> Iterator[bytes]:
         """Yield the answer's tokens without end: first what the model has to say, then EOS, then filler.
 
         A talkative model that has nothing to copy or recall never comes to EOS, so that an answer is as long
-        as its token limit. Whoever consumes the tokens decides where to stop: at EOS, or beyond it.
+        as its token limit. Whoever consumes the tokens decides where to stop: at EOS, or beyond it. The form
+        that `guide` demands is kept, also by a model without skill.
         """
-        if self._skill is Skill.NONE:
+        spoken = turns(context)
+        formed = self._formed(spoken, guide)
+        if self._skill is Skill.NONE and formed is None:
             yield from self._babble(context)
-        answer = self._answer(context)
+        answer = self._answer(spoken) if formed is None else formed
         if answer is not None or not talkative:
             yield from cut(answer or _FILLER[0])
             yield EOS
@@ -66,8 +72,20 @@ class Model:
         while True:
             yield b" " + bytes(source.choices(b"abcdefghijklmnopqrstuvwxyz", k=source.randint(1, 4)))
 
-    def _answer(self, context: Sequence[bytes]) -> str | None:
-        spoken = turns(context)
+    def _formed(self, spoken: Sequence[tuple[str, str]], guide: Guide) -> str | None:
+        """The answer whose form was asked for: tool calls, or JSON that obeys a schema."""
+        role, asked = next(((role, text) for role, text in reversed(spoken) if role != "assistant"), ("", ""))
+        known = asked if self._skill is Skill.COPY else ""
+        calls = decide(_offered(spoken), role, known, guide)
+        if calls:
+            return "\n".join(calls)
+        if guide.schema is None:
+            return None
+        texts = [text for role, text in spoken if role in ("system", "user")] if known else []
+        return json.dumps(fit(guide.schema, "\n".join(texts)), ensure_ascii=False)
+
+    def _answer(self, spoken: list[tuple[str, str]]) -> str | None:
+        spoken = [turn for turn in spoken if turn[0] != "tools"]
         if spoken and spoken[-1] == ("assistant", ""):
             spoken.pop()
         asked = next((text for role, text in reversed(spoken) if role != "assistant"), "")
@@ -76,12 +94,24 @@ class Model:
                 asked, [asked]
             )
         before = spoken[:-1]
+        if spoken and spoken[-1][0] == "tool":
+            return _labelled(asked) or asked.strip()
         return (
             _by_example(before, asked)
             or _told(asked)
             or _labelled(asked)
             or _recall(asked, [text for role, text in before if role != "assistant"])
         )
+
+
+def _offered(spoken: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The tools that the context tells of; none where it is damaged."""
+    text = next((text for role, text in spoken if role == "tools"), "[]")
+    try:
+        tools = json.loads(text)
+    except ValueError:
+        return []
+    return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
 
 
 def _by_example(before: Sequence[tuple[str, str]], asked: str) -> str | None:

@@ -17,3 +17,16 @@ class Output:
     cached_tokens: int
     finish: str | None = None
     matched: str | None = None
+    index: int = 0
+    """Which of the request's `n` answers it belongs to."""
+    tokens: tuple[bytes, ...] = ()
+    """The step's token, when log probabilities were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """One answer at its end: all its text and tokens, and its last step."""
+
+    text: str
+    tokens: tuple[bytes, ...]
+    last: Output

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 import uuid
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pytest_pdserve.sim.ask import Ask, AskError, Surface, Trouble
+from pytest_pdserve.sim.logprobs import chat_entry, completion_block
+from pytest_pdserve.sim.progress import Progress, Step, said_whole
 from pytest_pdserve.sim.tokens import EOS_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from pytest_pdserve.sim.output import Output
+    from pytest_pdserve.sim.output import Output, Whole
     from pytest_pdserve.sim.plan import Plan, Role
+    from pytest_pdserve.sim.tools import CallPart
 
 VERSION = "0.5.10"
 _STATUS = {Trouble.TRANSFER: HTTPStatus.INTERNAL_SERVER_ERROR}
@@ -26,7 +30,7 @@ DONE = b"data: [DONE]\n\n"
 
 def check(ask: Ask, plan: Plan) -> None:
     """Refuse what a worker can't serve, before any of it is worked on. Raises AskError."""
-    if ask.bootstrap_room is None or ask.bootstrap_host is None or ask.bootstrap_port is None:
+    if not ask.sources:
         raise AskError(Trouble.NO_ROOM, "Disaggregated request received without bootstrap room id.")
     limit, length = plan.context_tokens, len(ask.prompt)
     if length >= limit:
@@ -68,12 +72,12 @@ def _matched(output: Output) -> int | str | None:
     return EOS_ID if output.matched == "" else output.matched
 
 
-def _usage(ask: Ask, output: Output) -> dict[str, Any]:
+def _usage(ask: Ask, output_tokens: int, cached_tokens: int) -> dict[str, Any]:
     return {
         "prompt_tokens": len(ask.prompt),
-        "total_tokens": len(ask.prompt) + output.output_tokens,
-        "completion_tokens": output.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": output.cached_tokens} if output.cached_tokens else None,
+        "total_tokens": len(ask.prompt) + output_tokens,
+        "completion_tokens": output_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens} if cached_tokens else None,
         "reasoning_tokens": 0,
     }
 
@@ -84,6 +88,7 @@ class Writer:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._chat = ask.surface is Surface.CHAT
+        self._progress = Progress(ask)
         kind = "chat.completion" if self._chat else "text_completion"
         self._head = {
             "id": uuid.uuid4().hex,
@@ -94,42 +99,100 @@ class Writer:
 
     def opening(self) -> list[bytes]:
         """What opens a stream, when the first token has come: in a chat the role, before any text."""
-        return [self._chunk({"role": "assistant", "content": ""})] if self._chat else []
+        if not self._chat:
+            return []
+        return [self._chunk(index, {"role": "assistant", "content": ""}) for index in range(self._ask.n)]
 
     def chunk(self, output: Output) -> list[bytes]:
-        """The events for one step: its text if it has any, then the reason if the answer ended."""
-        events = [self._text(output.text)] if output.text else []
-        if output.finish is None:
+        """The events for one step: its text and calls if it has any, then the reason if the answer ended."""
+        step = self._progress.step(output)
+        events, logprobs = [], self._logprobs(step)
+        if step.text:
+            part = {"content": step.text} if self._chat else {"text": step.text}
+            events.append(self._chunk(step.index, part, logprobs=logprobs))
+            logprobs = None
+        for call in step.calls:
+            events.append(self._chunk(step.index, {"tool_calls": [_call_part(call)]}, logprobs=logprobs))
+            logprobs = None
+        if step.finish is None:
             return events
         end: dict[str, Any] = {"content": None} if self._chat else {"text": ""}
-        events.append(self._chunk(end, output.finish, _matched(output)))
+        events.append(self._chunk(step.index, end, step.finish, _matched(output), logprobs))
+        if not self._progress.finished:
+            return events
         if self._ask.include_usage:
-            events.append(event({**self._head, "choices": [], "usage": _usage(self._ask, output)}))
+            usage = _usage(self._ask, self._progress.output_tokens, output.cached_tokens)
+            events.append(event({**self._head, "choices": [], "usage": usage}))
         return [*events, DONE]
 
-    def whole(self, text: str, output: Output, transfer: Mapping[str, Any] | None) -> dict[str, Any]:
+    def whole(self, answers: Sequence[Whole], transfer: Mapping[str, Any] | None) -> dict[str, Any]:
         """The body of an unstreamed answer. SGLang hands KV over by rooms, so there is no `transfer` to tell of."""
-        message = {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": None}
-        choice: dict[str, Any] = {"index": 0}
-        choice |= {"message": message} if self._chat else {"text": text}
-        choice |= {"logprobs": None, "finish_reason": output.finish, "matched_stop": _matched(output)}
-        metadata = {"weight_version": "default"}
-        return {**self._head, "choices": [choice], "usage": _usage(self._ask, output), "metadata": metadata}
+        choices = [self._choice(answer) for answer in answers]
+        tokens = sum(answer.last.output_tokens for answer in answers)
+        usage = _usage(self._ask, tokens, answers[0].last.cached_tokens)
+        return {**self._head, "choices": choices, "usage": usage, "metadata": {"weight_version": "default"}}
 
-    def _text(self, text: str) -> bytes:
-        return self._chunk({"content": text} if self._chat else {"text": text})
+    def _choice(self, answer: Whole) -> dict[str, Any]:
+        last = answer.last
+        step = self._progress.step(replace(last, text=answer.text, tokens=answer.tokens))
+        said = said_whole(answer, step)
+        calls = [
+            _called(number, name, arguments) for number, (name, arguments) in enumerate(said.calls)
+        ] or None
+        content = None if calls and not said.text else said.text
+        message = {"role": "assistant", "content": content, "reasoning_content": None, "tool_calls": calls}
+        choice: dict[str, Any] = {"index": last.index}
+        choice |= {"message": message} if self._chat else {"text": answer.text}
+        return choice | {
+            "logprobs": self._logprobs(step),
+            "finish_reason": step.finish,
+            "matched_stop": _matched(last),
+        }
+
+    def _logprobs(self, step: Step) -> dict[str, Any] | None:
+        top = self._ask.top_logprobs
+        if top is None or not step.tokens:
+            return None
+        if self._chat:
+            return {"content": [chat_entry(piece, top) for piece in step.tokens]}
+        return completion_block(step.tokens, top, step.offset)
 
     def _chunk(
-        self, part: Mapping[str, Any], finish: str | None = None, matched: int | str | None = None
+        self,
+        index: int,
+        part: Mapping[str, Any],
+        finish: str | None = None,
+        matched: int | str | None = None,
+        logprobs: Mapping[str, Any] | None = None,
     ) -> bytes:
-        choice: dict[str, Any] = {"index": 0}
+        choice: dict[str, Any] = {"index": index}
         if self._chat:
             empty = {"role": None, "content": None, "reasoning_content": None, "tool_calls": None}
             choice["delta"] = {**empty, **part}
         else:
             choice |= part
-        choice |= {"logprobs": None, "finish_reason": finish, "matched_stop": matched}
+        choice |= {"logprobs": logprobs, "finish_reason": finish, "matched_stop": matched}
         return event({**self._head, "choices": [choice], "usage": None})
+
+
+def _call_part(part: CallPart) -> dict[str, Any]:
+    function = {"name": part.name, "arguments": part.arguments}
+    named = part.name is not None
+    return {
+        "id": _call_id() if named else None,
+        "index": part.index,
+        "type": "function",
+        "function": function,
+    }
+
+
+def _called(index: int, name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"id": _call_id(), "index": index, "type": "function", "function": function}
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def writer(ask: Ask, request_id: str | None) -> Writer:

@@ -108,12 +108,7 @@ class SglangRouter(Dispatcher):
     async def _attempt(self, request: Request, body: Mapping[str, Any]) -> Response:
         """One dispatch to a pair of workers. Raises Refusal."""
         prefill, decode = self._choose()
-        room = {
-            "bootstrap_host": "127.0.0.1",
-            "bootstrap_port": prefill.bootstrap_port,
-            "bootstrap_room": self._dice.getrandbits(63),
-        }
-        raw = msgspec.json.encode({**body, **room})
+        raw = msgspec.json.encode({**body, **self._rooms(prefill, body.get("n"))})
         stream = bool(body.get("stream"))
         headers = {name: value for name in _KEPT if (value := request.headers.get(name))}
         async with AsyncExitStack() as stack:
@@ -136,6 +131,16 @@ class SglangRouter(Dispatcher):
             if not stream:
                 return Response(await answer.aread(), answer.status, kept)
             return Passing(answer, kept, stack.pop_all())
+
+    def _rooms(self, prefill: Service, n: Any) -> dict[str, Any]:
+        """Where prefill and decode meet: one room, or a list of them where several answers are asked for."""
+        count = n if isinstance(n, int) and n > 1 else 1
+        columns: dict[str, list[Any]] = {
+            "bootstrap_host": ["127.0.0.1"] * count,
+            "bootstrap_port": [prefill.bootstrap_port] * count,
+            "bootstrap_room": [self._dice.getrandbits(63) for _ in range(count)],
+        }
+        return columns if count > 1 else {name: column[0] for name, column in columns.items()}
 
     async def _prefill_leg(
         self, worker: Service, path: str, headers: Mapping[str, str], raw: bytes, stream: bool

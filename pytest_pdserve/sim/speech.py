@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_pdserve.sim.ask import Ask, AskError
-    from pytest_pdserve.sim.output import Output
+    from pytest_pdserve.sim.output import Output, Whole
     from pytest_pdserve.sim.plan import Plan
 
 
@@ -21,8 +21,8 @@ class AnswerWriter(Protocol):
     def chunk(self, output: Output) -> list[bytes]:
         """The events for one step."""
 
-    def whole(self, text: str, output: Output, transfer: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The body of an unstreamed answer."""
+    def whole(self, answers: Sequence[Whole], transfer: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The body of an unstreamed answer, with all that were asked for."""
 
 
 class Speech(Protocol):

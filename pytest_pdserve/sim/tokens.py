@@ -7,9 +7,12 @@ them, so whoever turns tokens into text must hold back the bytes of an unfinishe
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from pytest_pdserve.sim.tools import written
 
 _PIECE = re.compile(rb" ?[A-Za-z]{1,4}| ?[0-9]{1,3}|[\x80-\xff]{1,2}|\n+|[^\x80-\xff]")
 
@@ -18,7 +21,7 @@ EOS = b"\x00eos"
 EOS_ID = 2
 """What engines report as `matched_stop` when the model itself ended its answer."""
 
-_ROLE_MARKS = {role: b"\x00" + role.encode() for role in ("system", "user", "assistant", "tool")}
+_ROLE_MARKS = {role: b"\x00" + role.encode() for role in ("tools", "system", "user", "assistant", "tool")}
 _MARK_ROLES = {mark: role for role, mark in _ROLE_MARKS.items()}
 
 
@@ -36,18 +39,27 @@ def content_text(content: Any) -> str:
     return ""
 
 
-def render(messages: Iterable[Mapping[str, Any]]) -> list[bytes]:
+def render(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[bytes]:
     """Render a conversation to prompt tokens: each message opened by its role's mark and closed by EOS.
 
-    Ends with the assistant's mark, where the model goes on.
+    The tools that are offered stand before it. Ends with the assistant's mark, where the model goes on.
     """
     pieces: list[bytes] = []
+    if tools:
+        pieces += [_ROLE_MARKS["tools"], *cut(json.dumps(list(tools), ensure_ascii=False)), EOS]
     for message in messages:
         pieces.append(_ROLE_MARKS.get(str(message.get("role")), _ROLE_MARKS["user"]))
         pieces.extend(cut(content_text(message.get("content"))))
+        pieces.extend(cut(_calls_text(message.get("tool_calls"))))
         pieces.append(EOS)
     pieces.append(_ROLE_MARKS["assistant"])
     return pieces
+
+
+def _calls_text(calls: Any) -> str:
+    """The tool calls of an assistant's message, as they stand in a prompt."""
+    functions = [call.get("function") or {} for call in calls or () if isinstance(call, Mapping)]
+    return "\n".join(written(str(each.get("name")), str(each.get("arguments"))) for each in functions)
 
 
 def turns(pieces: Sequence[bytes]) -> list[tuple[str, str]]:

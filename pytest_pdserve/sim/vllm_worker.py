@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from pytest_pdserve.sim import vllm
+from pytest_pdserve.sim.output import Whole
 from pytest_pdserve.sim.vllm_metrics import VllmCollector
 from pytest_pdserve.sim.worker import Worker
 
@@ -52,7 +53,7 @@ class VllmWorker(Worker):
         if not ask.hold:
             return await super()._whole(ask, strikes, request_id)
         await strikes.before_answer()
-        output, room = await self._prefill.hold(ask, strikes)
+        outputs, room = await self._prefill.hold(ask, strikes)
         transfer: dict[str, Any] = {
             "do_remote_prefill": True,
             "do_remote_decode": False,
@@ -63,7 +64,8 @@ class VllmWorker(Worker):
             "remote_port": self._service.bootstrap_port,
             "tp_size": 1,
         }
-        return JSONResponse(self._speech.writer(ask, request_id).whole(output.text, output, transfer))
+        answers = [Whole(output.text, output.tokens, output) for output in outputs]
+        return JSONResponse(self._speech.writer(ask, request_id).whole(answers, transfer))
 
     async def _version(self, request: Request) -> Response:
         return JSONResponse({"version": vllm.VERSION})

@@ -16,8 +16,9 @@ from pytest_pdserve.sim.connection import Connection
 from pytest_pdserve.sim.control import control_route
 from pytest_pdserve.sim.engine import DecodeEngine, PrefillEngine
 from pytest_pdserve.sim.faults import Call, Strikes, Switchboard
-from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, forever, unless_disconnected
+from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, forever, merged, unless_disconnected
 from pytest_pdserve.sim.model import Model
+from pytest_pdserve.sim.output import Output, Whole
 from pytest_pdserve.sim.tally import Tally
 from pytest_pdserve.sim.tokens import count_turns
 
@@ -123,7 +124,7 @@ class Worker(ABC):
         writer = self._speech.writer(ask, request_id)
         opening = writer.opening()
         try:
-            async with aclosing(strikes.outputs(self._outputs(ask, strikes))) as outputs:
+            async with aclosing(strikes.outputs(self._all_outputs(ask, strikes))) as outputs:
                 async for output in outputs:
                     for event in opening + writer.chunk(output):
                         yield event
@@ -134,11 +135,18 @@ class Worker(ABC):
 
     async def _whole(self, ask: Ask, strikes: Strikes, request_id: str | None) -> Response:
         await strikes.before_answer()
-        text = []
-        async with aclosing(strikes.outputs(self._outputs(ask, strikes))) as outputs:
+        steps: dict[int, list[Output]] = {}
+        async with aclosing(strikes.outputs(self._all_outputs(ask, strikes))) as outputs:
             async for output in outputs:
-                text.append(output.text)
-        return JSONResponse(self._speech.writer(ask, request_id).whole("".join(text), output, None))
+                steps.setdefault(output.index, []).append(output)
+        answers = [_joined(steps[index]) for index in sorted(steps)]
+        return JSONResponse(self._speech.writer(ask, request_id).whole(answers, None))
+
+    def _all_outputs(self, ask: Ask, strikes: Strikes) -> Outputs:
+        """The steps of all answers that were asked for, as they come."""
+        if ask.n == 1:
+            return self._outputs(ask, strikes)
+        return merged([self._outputs(ask.choice(index), strikes) for index in range(ask.n)])
 
     async def _health(self, request: Request) -> Response:
         return Response(status_code=self._faults.health())
@@ -148,3 +156,8 @@ class Worker(ABC):
 
     async def _scrape(self, request: Request) -> Response:
         return Response(generate_latest(self._metrics), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _joined(steps: list[Output]) -> Whole:
+    text = "".join(step.text for step in steps)
+    return Whole(text, tuple(token for step in steps for token in step.tokens), steps[-1])

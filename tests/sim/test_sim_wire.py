@@ -262,7 +262,7 @@ def test_a_wrong_model_name_is_answered_as_sglang_answers_it(sim: Simulation) ->
 
 
 def test_bad_arguments_are_400(sim: Simulation) -> None:
-    for wrong in ({"max_tokens": 0}, {"stop": 5}, {"n": 2}):
+    for wrong in ({"max_tokens": 0}, {"stop": 5}, {"n": 0}, {"n": "two"}):
         assert chat(sim.entry, "hello", **wrong).status == 400
 
 

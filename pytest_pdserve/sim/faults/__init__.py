@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_pdserve.sim.faults import content, load, proxies, streams, timing
+from pytest_pdserve.sim.faults import content, load, proxies, shapes, streams, timing
 from pytest_pdserve.sim.faults.base import Call, Fault, FaultError, Strikes, Work, read_scope
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ __all__ = ["KINDS", "Call", "Fault", "FaultError", "Strikes", "Switchboard", "Wo
 
 KINDS: dict[str, type[Fault]] = {
     kind.name: kind
-    for module in (timing, streams, content, load, proxies)
+    for module in (timing, streams, content, shapes, load, proxies)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Fault) and "name" in vars(kind)
 }
