@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ class Connection:
 
     transport: asyncio.Transport
     requests: int
+    idle: float = 0.0
+    """Seconds between the last answer on it and this request."""
 
     @classmethod
     def of(cls, request: Request) -> Connection:
@@ -50,9 +53,16 @@ class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, which also tells the application of its connection."""
 
     _begun = 0
+    _answered = 0.0
 
     def on_message_begin(self) -> None:
         """Number the request."""
         super().on_message_begin()
         self._begun += 1
-        self.scope[_KEY] = Connection(self.transport, self._begun)  # type: ignore[literal-required]
+        idle = time.monotonic() - self._answered if self._answered else 0.0
+        self.scope[_KEY] = Connection(self.transport, self._begun, idle)  # type: ignore[literal-required]
+
+    def on_response_complete(self) -> None:
+        """Remember when the answer was sent."""
+        self._answered = time.monotonic()
+        super().on_response_complete()

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 import string
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpcore
@@ -14,14 +15,16 @@ from starlette.responses import Response
 
 from pytest_pdserve.sim.connection import Connection
 from pytest_pdserve.sim.faults import Call, Switchboard
-from pytest_pdserve.sim.frontdoor import dated
-from pytest_pdserve.sim.loops import ClosingStream
+from pytest_pdserve.sim.frontdoor import dated, failure
+from pytest_pdserve.sim.loops import ClosingStream, forever
 from pytest_pdserve.sim.plan import Plan, Role, Service
+from pytest_pdserve.sim.wellness import Wellness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from contextlib import AsyncExitStack
 
+    from starlette.applications import Starlette
     from starlette.requests import Request
 
     from pytest_pdserve.sim.faults.base import Events
@@ -42,6 +45,8 @@ class Dispatcher:
         self._dice = random.Random(f"router {plan.seed}")
         self._turn = itertools.count()
         self._load = {worker.name: 0 for worker in plan.services}
+        self._workers_known = (*plan.of(Role.PREFILL), *plan.of(Role.DECODE))
+        self._wellness = Wellness(self._workers_known, plan.time_scale)
 
     def _known(self, request: Request, body: Mapping[str, Any]) -> Call:
         connection = Connection.of(request)
@@ -55,6 +60,7 @@ class Dispatcher:
             stream=bool(body.get("stream")),
             turn=max(1, len(users)),
             reused=connection.reused,
+            idle=connection.idle,
             concurrency=concurrency,
             disconnect=connection.reset,
         )
@@ -65,13 +71,42 @@ class Dispatcher:
     def _choose(self) -> tuple[Service, Service]:
         """The least loaded worker of each role, turn by turn among equals so that every pair has its turn."""
         turn = next(self._turn)
-        prefills, decodes = self._plan.of(Role.PREFILL), self._plan.of(Role.DECODE)
+        prefills, decodes = self._available(Role.PREFILL), self._available(Role.DECODE)
         if self._faults.hot_spot():
             return prefills[0], decodes[0]
         prefills = tuple(prefills[(turn + i) % len(prefills)] for i in range(len(prefills)))
         offset = turn + turn // math.lcm(len(prefills), len(decodes))
         decodes = tuple(decodes[(offset + i) % len(decodes)] for i in range(len(decodes)))
         return min(prefills, key=lambda s: self._load[s.name]), min(decodes, key=lambda s: self._load[s.name])
+
+    def _available(self, role: Role) -> tuple[Service, ...]:
+        """The workers of a role that may get requests. Raises Refusal when there is none."""
+        found = tuple(filter(self._wellness.available, self._plan.of(role)))
+        if not found:
+            message = f"No available servers: No available {role} workers (all circuits open or unhealthy)"
+            raise failure(503, "server_selection_failed", message)
+        return found
+
+    def _judge(self, workers: Sequence[Service], status: int) -> None:
+        """Count what became of a dispatch for the breakers; a refusal counts only where a fault says so."""
+        refusals = self._faults.refusals()
+        if 400 <= status < 500 and refusals is not None:
+            self._wellness.record(workers, failed=True, most=refusals)
+        elif not 400 <= status < 500:
+            self._wellness.record(workers, failed=status >= 500)
+
+    async def _well(self, worker: Service) -> bool:
+        """A health check."""
+        try:
+            return (await self._get(worker, "/health")).status == 200
+        except BROKEN:
+            return False
+
+    @asynccontextmanager
+    async def _checking(self, app: Starlette) -> AsyncIterator[None]:
+        """The lifespan of a router: it checks its workers' health."""
+        async with forever(self._wellness.check(self._workers_known, self._well)):
+            yield
 
     def _leave(self, worker: Service) -> None:
         self._load[worker.name] -= 1

@@ -90,6 +90,7 @@ class PrefillEngine(_Engine):
                 seat.move(Stage.BOOTSTRAP)
                 await strikes.before_bootstrap()
                 await self._claimed(room, number)
+                room.met.set()
                 seat.move(Stage.WAITING)
                 async with self._pool.lease(len(ask.prompt)):
                     cached = await self._compute(ask, seat)
@@ -142,6 +143,7 @@ class PrefillEngine(_Engine):
         self, number: int, ask: Ask, first: bytes, strikes: Strikes, kept: AsyncExitStack
     ) -> None:
         async with kept, self.depot.room(number) as room:
+            room.met.set()
             await strikes.before_transfer()
             # what prefill found in its cache is prefill's affair: vLLM's decode tells of its own cache only
             room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
@@ -218,8 +220,10 @@ class DecodeEngine(_Engine):
         with seated(self.tally) as seat:
             seat.move(Stage.PREALLOC)
             async with self._pool.lease(len(ask.prompt)) as lease:
-                alone = ask.source is None
-                handoff = await (self._alone(ask, seat) if alone else self._pull(ask, seat))
+                await strikes.before_pull()
+                handoff = await (self._alone(ask, seat) if ask.source is None else self._pull(ask, seat))
+                if strikes.recomputes:
+                    handoff = await self._alone(ask, seat)
                 await strikes.before_first_token()
                 answer = self._begin(ask, handoff, seat, lease, strikes)
                 try:
@@ -246,9 +250,8 @@ class DecodeEngine(_Engine):
 
     async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
         assert ask.source is not None
-        seat.move(Stage.TRANSFER)
         try:
-            handoff = await kv.pull(*ask.source, self._timeout_s)
+            handoff = await kv.pull(*ask.source, self._timeout_s, met=lambda: seat.move(Stage.TRANSFER))
         except kv.TransferError as error:
             self.tally.transfer_failed += 1
             raise AskError(

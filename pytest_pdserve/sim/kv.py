@@ -55,8 +55,13 @@ class Room:
 
     opened: bool = False
     claimed: asyncio.Event = field(default_factory=asyncio.Event)
+    met: asyncio.Event = field(default_factory=asyncio.Event)
+    """Both sides are there and know of each other."""
     offer: asyncio.Future[Handoff] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     outcome: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+_MET = b"\x05"
 
 
 class Depot:
@@ -111,7 +116,13 @@ class Depot:
     ) -> None:
         """Wait for the offer, send it and see it acknowledged. Raises TransferError, OSError, TimeoutError."""
         answer = asyncio.ensure_future(reader.read(1))
+        met = asyncio.ensure_future(room.met.wait())
         try:
+            await asyncio.wait(
+                {answer, met, room.offer}, timeout=self._timeout_s, return_when="FIRST_COMPLETED"
+            )
+            if met.done():
+                writer.write(_MET)
             both: set[asyncio.Future[Any]] = {answer, room.offer}
             await asyncio.wait(both, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
             if answer.done():
@@ -127,10 +138,11 @@ class Depot:
                 raise TransferError("decode left before the KV was transferred")
         finally:
             answer.cancel()
+            met.cancel()
 
 
-async def pull(host: str, port: int, room: int, timeout_s: float) -> Handoff:
-    """Decode's side: ask prefill for a room's KV and acknowledge it.
+async def pull(host: str, port: int, room: int, timeout_s: float, met: Callable[[], None]) -> Handoff:
+    """Decode's side: ask prefill for a room's KV and acknowledge it. Calls `met` when prefill has answered at all.
 
     Raises TransferError when prefill is not there, gives up, or says nothing for `timeout_s` seconds.
     """
@@ -139,6 +151,8 @@ async def pull(host: str, port: int, room: int, timeout_s: float) -> Handoff:
             reader, writer = await asyncio.open_connection(host, port)
             try:
                 writer.write(room.to_bytes(8, "big"))
+                await reader.readexactly(len(_MET))
+                met()
                 (length,) = struct.unpack(">I", await reader.readexactly(4))
                 handoff = msgspec.msgpack.decode(await reader.readexactly(length), type=Handoff)
                 writer.write(b"\x06")

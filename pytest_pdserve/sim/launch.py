@@ -17,7 +17,7 @@ import msgspec
 from pytest_pdserve.sim import faults as fault_list
 from pytest_pdserve.sim.control import PATH as CONTROL_PATH
 from pytest_pdserve.sim.plan import Dialect, Plan, Role, Service, Skill, Timing
-from pytest_pdserve.sim.warden import START_S, Report, Request
+from pytest_pdserve.sim.warden import START_S, Act, Command, Report, Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,6 +42,9 @@ class Simulation:
     def __init__(self, warden: subprocess.Popen[bytes], report: Report, plan: Plan) -> None:
         self._warden = warden
         self._services = report.services
+        self._faults: tuple[str, ...] = plan.faults
+        self._states = dict.fromkeys(report.pids, Act.RESTART)
+        """What was last done to each service; a running one was (re)started or continued."""
         self.pids: Mapping[str, int] = dict(report.pids)
         """The process id of every service by its name: router, prefill-0, decode-0 ..."""
         self.model = plan.model
@@ -75,10 +78,50 @@ class Simulation:
     def _urls(self, role: Role) -> tuple[str, ...]:
         return tuple(service.url for service in self._services if service.role is role)
 
+    def kill(self, name: str) -> None:
+        """End one service at once; its ports refuse connections afterwards. Raises SimError."""
+        self._act({name: Act.KILL})
+
+    def pause(self, name: str) -> None:
+        """Stop one service as it is (SIGSTOP). Raises SimError."""
+        self._act({name: Act.STOP})
+
+    def resume(self, name: str) -> None:
+        """Let a paused service go on. Raises SimError."""
+        self._act({name: Act.CONTINUE})
+
+    def restart(self, name: str) -> None:
+        """End one service and start it again on the same ports; returns when it is ready. Raises SimError."""
+        self._act({name: Act.RESTART})
+
+    def _act(self, acts: Mapping[str, Act]) -> None:
+        for name in acts:
+            if name not in self._states:
+                raise SimError(f'no service "{name}" (known: {", ".join(self._states)})')
+        report = _ask(self._warden, Command(dict(acts), self._faults))
+        if report.error:
+            raise SimError(report.error, report.log)
+        self._states.update(acts)
+        self.pids = dict(report.pids)
+
+    def _going(self, service: Service) -> bool:
+        return self._states[service.name] in (Act.RESTART, Act.CONTINUE)
+
     def set_faults(self, *texts: str) -> None:
-        """Replace the active faults in every service. Raises SimError for a wrong text or a dead service."""
+        """Replace the active faults in every service; those of processes strike, or let go, at once.
+
+        Raises SimError for a wrong text or a service that died by itself.
+        """
         _check_faults(texts)
-        for service in self._services:
+        struck: dict[str, Act] = {}
+        for fault in map(fault_list.parse, texts):
+            if isinstance(fault, fault_list.ProcessFault):
+                struck |= dict.fromkeys(fault.struck(self._services), fault.act)
+        mended = {Act.KILL: Act.RESTART, Act.STOP: Act.CONTINUE}
+        wanted = {name: struck.get(name) or mended.get(state, state) for name, state in self._states.items()}
+        self._faults = texts
+        self._act({name: act for name, act in wanted.items() if act is not self._states[name]})
+        for service in filter(self._going, self._services):
             connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=_CONTROL_S)
             try:
                 connection.request("PUT", CONTROL_PATH, json.dumps(texts))
@@ -164,7 +207,10 @@ def start(
     if report.error:
         _end(warden)
         raise SimError(report.error, report.log)
-    return Simulation(warden, report, plan)
+    simulation = Simulation(warden, report, plan)
+    if any(isinstance(fault_list.parse(text), fault_list.ProcessFault) for text in faults):
+        simulation.set_faults(*faults)
+    return simulation
 
 
 def _choice(what: str, words: type[_Word], value: str) -> _Word:
@@ -195,7 +241,7 @@ def _python_path() -> str:
     return here if not inherited else os.pathsep.join([here, inherited])
 
 
-def _ask(warden: subprocess.Popen[bytes], request: Request) -> Report:
+def _ask(warden: subprocess.Popen[bytes], request: Request | Command) -> Report:
     assert warden.stdin is not None
     assert warden.stdout is not None
     warden.stdin.write(msgspec.json.encode(request) + b"\n")

@@ -55,6 +55,7 @@ class SglangRouter(Dispatcher):
     def app(self) -> Starlette:
         """The ASGI application."""
         return Starlette(
+            lifespan=self._checking,
             exception_handlers={HTTPException: nothing_there},
             routes=[
                 Route("/v1/chat/completions", self._completion, methods=["POST"]),
@@ -106,8 +107,20 @@ class SglangRouter(Dispatcher):
         return await self._attempt(request, body)
 
     async def _attempt(self, request: Request, body: Mapping[str, Any]) -> Response:
-        """One dispatch to a pair of workers. Raises Refusal."""
-        prefill, decode = self._choose()
+        """One dispatch to a pair of workers, counted for their breakers. Raises Refusal."""
+        pair = self._choose()
+        try:
+            response = await self._dispatched(pair, request, body)
+        except Refusal as refusal:
+            self._judge(pair, refusal.response.status_code)
+            raise
+        self._judge(pair, response.status_code)
+        return response
+
+    async def _dispatched(
+        self, pair: tuple[Service, Service], request: Request, body: Mapping[str, Any]
+    ) -> Response:
+        prefill, decode = pair
         raw = msgspec.json.encode({**body, **self._rooms(prefill, body.get("n"))})
         stream = bool(body.get("stream"))
         headers = {name: value for name in _KEPT if (value := request.headers.get(name))}
@@ -173,8 +186,12 @@ class SglangRouter(Dispatcher):
         return dated(text_response("At least one router has healthy workers"))
 
     async def _readiness(self, request: Request) -> Response:
-        count = len(self._plan.of(Role.PREFILL)) + len(self._plan.of(Role.DECODE))
-        return dated(json_response({"status": "ready", "healthy_workers": count, "total_workers": count}))
+        well = list(filter(self._wellness.healthy, self._workers_known))
+        if not all(any(worker.role is role for worker in well) for role in (Role.PREFILL, Role.DECODE)):
+            told = {"status": "not ready", "reason": "insufficient healthy workers"}
+            return dated(json_response(told, 503))
+        counts = {"healthy_workers": len(well), "total_workers": len(self._workers_known)}
+        return dated(json_response({"status": "ready", **counts}))
 
     async def _workers(self, request: Request) -> Response:
         prefills, decodes = self._plan.of(Role.PREFILL), self._plan.of(Role.DECODE)
@@ -194,7 +211,7 @@ class SglangRouter(Dispatcher):
             "priority": 50,
             "cost": 1.0,
             "worker_type": str(worker.role),
-            "is_healthy": True,
+            "is_healthy": self._wellness.healthy(worker),
             "load": self._load[worker.name],
             "connection_mode": "HTTP",
             **port,

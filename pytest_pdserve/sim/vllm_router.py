@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import httpcore
     from starlette.requests import Request
 
+    from pytest_pdserve.sim.faults import Strikes
+
 _KEPT = ("authorization", "traceparent")
 _REQUEST_S = 1800.0
 
@@ -34,6 +36,7 @@ class VllmRouter(Dispatcher):
     def app(self) -> Starlette:
         """The ASGI application."""
         return Starlette(
+            lifespan=self._checking,
             exception_handlers={HTTPException: nothing_there},
             routes=[
                 Route("/v1/chat/completions", self._completion, methods=["POST"]),
@@ -62,13 +65,30 @@ class VllmRouter(Dispatcher):
     async def _routed(self, request: Request, body: Mapping[str, Any]) -> Response:
         strikes = self._faults.admit(self._known(request, body))
         await strikes.before_answer()
-        prefill, decode = self._choose()
-        pair = f"___prefill_addr_{_address(prefill)}___decode_addr_{_address(decode)}_{uuid.uuid4().hex}"
+        prefill, decode = pair = self._choose()
+        name = f"___prefill_addr_{_address(prefill)}___decode_addr_{_address(decode)}_{uuid.uuid4().hex}"
         headers = {name: value for name in _KEPT if (value := request.headers.get(name))} | {
-            "x-request-id": pair
+            "x-request-id": name
         }
+        try:
+            response = await self._dispatched(pair, request, body, headers, strikes)
+        except Refusal as refusal:
+            self._judge(pair, refusal.response.status_code)
+            raise
+        self._judge(pair, response.status_code)
+        return response
+
+    async def _dispatched(
+        self,
+        pair: tuple[Service, Service],
+        request: Request,
+        body: Mapping[str, Any],
+        headers: Mapping[str, str],
+        strikes: Strikes,
+    ) -> Response:
+        prefill, decode = pair
         async with AsyncExitStack() as stack:
-            for worker in (prefill, decode):
+            for worker in pair:
                 self._load[worker.name] += 1
                 stack.callback(self._leave, worker)
             first = await self._send(prefill, request.url.path, headers, _for_prefill(body))

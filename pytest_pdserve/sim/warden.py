@@ -4,13 +4,15 @@ It binds the ports, starts the services and ends them when its stdin ends, which
 the caller ends. The services die with the warden: the kernel kills a child when the *thread* that started it
 ends, so they need a parent whose main thread lasts, which no caller can promise.
 
-Protocol, one JSON line each: a Request on stdin; a Report on stdout.
+Protocol, one JSON line each: a Request on stdin, then Commands; a Report on stdout after each of them. A service
+that ends with the exit code `RESTART` is started again at once, as whoever supervises an engine would.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -19,14 +21,26 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field, replace
-from typing import IO
+from enum import StrEnum
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from pytest_pdserve.sim.plan import Plan, Role, Service
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 START_S = 30.0
+RESTART = 75
+"""The exit code of a service that wants to be started again."""
+ONCE = "silent-restart"
+"""The fault that a service which restarted by itself doesn't get again."""
 _LAST_LINES = 12
+_LOOK_S = 0.05
+"""How often the warden looks whether a service wants to be started again."""
+_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,23 @@ class Request:
 
     plan: Plan
     port_base: int | None = None
+
+
+class Act(StrEnum):
+    """What may be done to a running service."""
+
+    KILL = "kill"
+    STOP = "stop"
+    CONTINUE = "continue"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What shall become of some services, by name, and which faults one that is started again has."""
+
+    acts: dict[str, Act] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +109,13 @@ def _listen(port: int) -> socket.socket:
 class Warden:
     """Holds the services of one deployment."""
 
-    def __init__(self, request: Request) -> None:
-        self._base = request.port_base
+    def __init__(self) -> None:
+        self._base: int | None = None
         self._sockets: dict[str, socket.socket] = {}
         self._bootstraps: dict[str, socket.socket] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs: dict[str, IO[bytes]] = {}
-        self._plan = replace(request.plan, services=tuple(self._bind(request.plan)))
+        self._plan = Plan()
 
     def _bind(self, plan: Plan) -> list[Service]:
         names = _names(plan)
@@ -106,9 +137,39 @@ class Warden:
     def _next_port(self) -> int:
         return 0 if self._base is None else self._base + len(self._sockets) + len(self._bootstraps)
 
-    def start(self) -> Report:
+    def start(self, request: Request) -> Report:
         """Start every service and wait until all are ready. Raises StartError."""
-        waiting = {self._spawn(service.name): service.name for service in self._plan.services}
+        self._base = request.port_base
+        self._plan = replace(request.plan, services=tuple(self._bind(request.plan)))
+        self._start([service.name for service in self._plan.services])
+        return self._report()
+
+    def obey(self, command: Command) -> Report:
+        """Do what is asked, and wait until what was started is ready. Raises StartError."""
+        self._plan = replace(self._plan, faults=command.faults)
+        for name, act in command.acts.items():
+            if act in (Act.KILL, Act.RESTART):
+                self._processes[name].kill()
+                self._processes[name].wait(_END_S)
+            else:
+                self._processes[name].send_signal(signal.SIGSTOP if act is Act.STOP else signal.SIGCONT)
+        self._start([name for name, act in command.acts.items() if act is Act.RESTART])
+        return self._report()
+
+    def look(self) -> None:
+        """Start again what ended in order to be. Raises StartError."""
+        ended = [name for name, process in self._processes.items() if process.poll() == RESTART]
+        if ended:
+            kept = tuple(text for text in self._plan.faults if not text.startswith(ONCE))
+            self._plan = replace(self._plan, faults=kept)
+            self._start(ended)
+
+    def _report(self) -> Report:
+        pids = {name: process.pid for name, process in self._processes.items()}
+        return Report(self._plan.services, pids)
+
+    def _start(self, names: list[str]) -> None:
+        waiting = {self._spawn(name): name for name in names}
         until = time.monotonic() + START_S
         with selectors.DefaultSelector() as selector:
             for ready in waiting:
@@ -125,14 +186,12 @@ class Warden:
                     name = waiting.pop(ready)
                     if said != b"R":
                         raise self._failed(name, "died while starting")
-        pids = {name: process.pid for name, process in self._processes.items()}
-        return Report(self._plan.services, pids)
 
     def _spawn(self, name: str) -> int:
         """Start one service; returns the file descriptor on which it says that it is ready."""
         ready, said = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as its service)
-        sockets = [self._sockets[name], *([self._bootstraps[name]] if name in self._bootstraps else [])]
+        sockets = self._sockets_of(name)
         order = {
             "plan": msgspec.to_builtins(self._plan),
             "name": name,
@@ -158,6 +217,18 @@ class Warden:
         self._logs[name] = log
         return ready
 
+    def _sockets_of(self, name: str) -> list[socket.socket]:
+        """The listening sockets for a service that starts: those bound at first, later new ones on the same ports.
+
+        Nobody holds them while it is dead, so that its ports refuse connections, as those of a dead service do.
+        """
+        first = [held.pop(name) for held in (self._sockets, self._bootstraps) if name in held]
+        if first:
+            return first
+        service = next(each for each in self._plan.services if each.name == name)
+        ports = [service.port, *([service.bootstrap_port] if service.bootstrap_port else [])]
+        return [_listen(port) for port in ports]
+
     def _failed(self, name: str, what: str) -> StartError:
         log = self._logs[name]
         log.seek(0)
@@ -169,28 +240,51 @@ class Warden:
         for process in self._processes.values():
             process.kill()
         for process in self._processes.values():
-            process.wait(10)
+            process.wait(_END_S)
+
+
+def _lines() -> Iterator[bytes | None]:
+    """The lines of stdin until it ends, and None every now and then while there is none."""
+    held = b""
+    while True:
+        readable, _, _ = select.select([sys.stdin.fileno()], [], [], _LOOK_S)
+        if not readable:
+            yield None
+            continue
+        piece = os.read(sys.stdin.fileno(), 65536)
+        if not piece:
+            return
+        *lines, held = (held + piece).split(b"\n")
+        yield from lines
+
+
+def _answer(work: Callable[[], Report]) -> bool:
+    """Report what became of some work; tells whether it went well."""
+    try:
+        report = work()
+    except StartError as error:
+        report = Report(error=str(error), log=error.log)
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+    return not report.error
 
 
 def main() -> None:
-    """Start what stdin asks for, report on stdout, and hold it until stdin ends."""
+    """Start what stdin asks for, report on stdout, obey its commands, and hold it until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
-    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
-    warden: Warden | None = None
+    lines = _lines()
+    first = next(line for line in lines if line is not None)
+    warden = Warden()
     try:
-        try:
-            warden = Warden(request)
-            report = warden.start()
-        except StartError as error:
-            report = Report(error=str(error), log=error.log)
-        sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
-        sys.stdout.buffer.flush()
-        if not report.error:
-            while sys.stdin.buffer.read(4096):
-                continue
+        if not _answer(partial(warden.start, msgspec.json.decode(first, type=Request))):
+            return
+        for line in lines:
+            if line is None:
+                warden.look()
+            else:
+                _answer(partial(warden.obey, msgspec.json.decode(line, type=Command)))
     finally:
-        if warden is not None:
-            warden.stop()
+        warden.stop()
 
 
 if __name__ == "__main__":

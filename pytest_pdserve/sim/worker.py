@@ -19,6 +19,7 @@ from pytest_pdserve.sim.faults import Call, Strikes, Switchboard
 from pytest_pdserve.sim.loops import ClientLeft, ClosingStream, forever, merged, unless_disconnected
 from pytest_pdserve.sim.model import Model
 from pytest_pdserve.sim.output import Output, Whole
+from pytest_pdserve.sim.plan import Role
 from pytest_pdserve.sim.tally import Tally
 from pytest_pdserve.sim.tokens import count_turns
 
@@ -90,6 +91,7 @@ class Worker(ABC):
         return await self._answer(request, Surface.COMPLETIONS)
 
     async def _answer(self, request: Request, surface: Surface) -> Response:
+        strikes = Strikes((), Call())
         try:
             ask = parse_ask(parse_body(await request.body()), surface, self._plan.model)
             self._speech.check(ask, self._plan)
@@ -105,6 +107,7 @@ class Worker(ABC):
             status, body = self._speech.error_body(error)
             return JSONResponse(body, status)
         except ClientLeft:
+            strikes.abandoned()
             return Response(status_code=499)
 
     def _call(self, request: Request, ask: Ask) -> Call:
@@ -113,25 +116,40 @@ class Worker(ABC):
             stream=ask.stream,
             turn=count_turns(ask.prompt),
             reused=connection.reused,
+            pair=self._pair(ask),
             concurrency=sum(self._tally.stages.values()) + 1,
             prompt_tokens=len(ask.prompt),
             disconnect=connection.reset,
         )
+
+    def _pair(self, ask: Ask) -> tuple[int, int] | None:
+        """Which prefill and which decode a request brings together, as decode sees it."""
+        ports = [each.bootstrap_port for each in self._plan.of(Role.PREFILL)]
+        decodes = self._plan.of(Role.DECODE)
+        if ask.source is None or ask.source.port not in ports or self._service not in decodes:
+            return None
+        return ports.index(ask.source.port), decodes.index(self._service)
 
     async def _stream(
         self, ask: Ask, strikes: Strikes, request_id: str | None
     ) -> AsyncGenerator[bytes, None]:
         writer = self._speech.writer(ask, request_id)
         opening = writer.opening()
+        whole = False
         try:
             async with aclosing(strikes.outputs(self._all_outputs(ask, strikes))) as outputs:
                 async for output in outputs:
                     for event in opening + writer.chunk(output):
                         yield event
                     opening = []
+            whole = True
         except AskError as error:
+            whole = True
             for event in self._speech.error_events(error, opening):
                 yield event
+        finally:
+            if not whole:
+                strikes.abandoned()
 
     async def _whole(self, ask: Ask, strikes: Strikes, request_id: str | None) -> Response:
         await strikes.before_answer()

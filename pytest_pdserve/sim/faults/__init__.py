@@ -12,19 +12,20 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_pdserve.sim.faults import content, load, proxies, shapes, streams, timing
+from pytest_pdserve.sim.faults import content, load, processes, proxies, shapes, streams, timing
 from pytest_pdserve.sim.faults.base import Call, Fault, FaultError, Strikes, Work, read_scope
+from pytest_pdserve.sim.faults.processes import ProcessFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_pdserve.sim.plan import Role
 
-__all__ = ["KINDS", "Call", "Fault", "FaultError", "Strikes", "Switchboard", "Work", "parse"]
+__all__ = ["KINDS", "Call", "Fault", "FaultError", "ProcessFault", "Strikes", "Switchboard", "Work", "parse"]
 
 KINDS: dict[str, type[Fault]] = {
     kind.name: kind
-    for module in (timing, streams, content, shapes, load, proxies)
+    for module in (timing, streams, content, shapes, load, processes, proxies)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Fault) and "name" in vars(kind)
 }
@@ -93,6 +94,11 @@ class Switchboard:
         for active in self._active:
             factor *= active.fault.pace(work, batch)
         return factor
+
+    def refusals(self) -> int | None:
+        """After how many refusals in a row a router opens its breakers; None for never."""
+        counts = [count for active in self._active if (count := active.fault.refusals()) is not None]
+        return min(counts, default=None)
 
     def patience(self) -> float:
         """How many seconds a proxy waits for a byte."""

@@ -41,6 +41,10 @@ class Call:
     stream: bool = False
     turn: int = 1
     reused: bool = False
+    idle: float = 0.0
+    """Seconds for which the reused connection had been idle."""
+    pair: tuple[int, int] | None = None
+    """Of a decode: which prefill and which decode of the deployment, from 0."""
     concurrency: int = 1
     prompt_tokens: int = 0
     disconnect: Callable[[], None] | None = None
@@ -91,6 +95,9 @@ class Fault:
     swallows_aborts: ClassVar[bool] = False
     """On a proxy: whether it reads answers on after their clients have gone."""
 
+    recomputes: ClassVar[bool] = False
+    """On decode: whether it computes the prompt itself although its KV came over."""
+
     hot_spot: ClassVar[bool] = False
     """On a router: whether it sends everything to its first workers."""
 
@@ -118,8 +125,14 @@ class Fault:
     async def before_transfer(self, call: Call, nth: int) -> None:
         """On prefill, when the KV is computed and before it is offered."""
 
+    async def before_pull(self, call: Call, nth: int) -> None:
+        """On decode, before it asks prefill for the KV."""
+
     async def before_first_token(self, call: Call, nth: int) -> None:
         """On decode, when the KV has arrived and before the first token."""
+
+    def abandoned(self, call: Call) -> None:
+        """The client left before its answer was whole."""
 
     def context(self, pieces: list[bytes], call: Call, nth: int) -> list[bytes]:
         """On decode, what the KV that arrived is read as."""
@@ -142,6 +155,10 @@ class Fault:
     def pace(self, work: Work, batch: int) -> float:
         """The factor by which a kind of work takes longer, for so many requests in the batch."""
         return 1.0
+
+    def refusals(self) -> int | None:
+        """On a router, after how many refusals (4xx) in a row it opens its breakers; None for never."""
+        return None
 
     def patience(self) -> float:
         """On a proxy, how many seconds it waits for a byte."""
@@ -218,6 +235,20 @@ class Strikes:
     async def before_transfer(self) -> None:
         """See Fault.before_transfer."""
         await self._each(lambda fault, nth: fault.before_transfer(self._call, nth))
+
+    async def before_pull(self) -> None:
+        """See Fault.before_pull."""
+        await self._each(lambda fault, nth: fault.before_pull(self._call, nth))
+
+    @property
+    def recomputes(self) -> bool:
+        """See Fault.recomputes."""
+        return any(fault.recomputes for fault, _ in self._struck)
+
+    def abandoned(self) -> None:
+        """See Fault.abandoned."""
+        for fault, _ in self._struck:
+            fault.abandoned(self._call)
 
     async def before_first_token(self) -> None:
         """See Fault.before_first_token."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
-from pytest_pdserve.sim.faults.base import Fault
+from pytest_pdserve.sim.faults.base import Call, Fault
 from pytest_pdserve.sim.plan import Role
 
 
@@ -31,3 +32,19 @@ class AbortSwallowed(Fault):
     report = "litellm#30244, #30245, #37140 (disconnect not propagated)"
     roles = (Role.PROXY,)
     swallows_aborts = True
+
+
+class StaleKeepAlive(Fault):
+    """A connection that was idle is dead, and nobody has said so."""
+
+    name = "stale-keep-alive"
+    about = "a request on a connection that was idle for SECONDS gets nothing back"
+    report = "LLMKube#459, bolna#1037 (30 s stalls after a pause), litellm#33567"
+    roles = (Role.PROXY, Role.ROUTER)
+    arguments = "SECONDS"
+    defaults: ClassVar = (30.0,)
+
+    async def before_answer(self, call: Call, nth: int) -> None:
+        """Hang, when it was idle for so long."""
+        if call.reused and call.idle >= self.numbers[0] * self.scale:
+            await self.stall(math.inf)
