@@ -36,6 +36,9 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--fault", action="append", default=[], metavar="NAME[=ARGS]", help="a fault; may be repeated"
     )
     parser.add_argument("--list-faults", action="store_true", help="list the faults and leave")
+    parser.add_argument(
+        "--kv-tokens", type=int, default=400_000, metavar="N", help="room for KV in each worker"
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides everything random")
     parser.add_argument("--model-skill", default="copy", help="copy, or none for random text")
     parser.add_argument(
@@ -56,4 +59,5 @@ def start_as(given: argparse.Namespace) -> Simulation:
         model_skill=given.model_skill,
         time_scale=given.time_scale,
         port_base=given.port_base,
+        kv_tokens=given.kv_tokens,
     )

@@ -43,6 +43,11 @@ class _Engine:
         self._pool = Pool(tally, plan.kv_tokens)
         self._cache = PrefixCache(plan.page_tokens, plan.kv_tokens)
 
+    def _finished(self, prompt_tokens: int, output_tokens: int) -> None:
+        self.tally.requests += 1
+        self.tally.finished_prompt_tokens += prompt_tokens
+        self.tally.finished_output_tokens += output_tokens
+
     def _first_token(self, ask: Ask, *, talkative: bool) -> bytes:
         """The token that whoever computes the prompt makes."""
         return next(self._model.generate(ask.prompt, talkative=talkative, guide=ask.guide))
@@ -68,7 +73,7 @@ class PrefillEngine(_Engine):
 
     def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
         super().__init__(plan, model, faults, tally)
-        self._timeout_s = plan.timing.bootstrap_timeout_s
+        self._timeout_s = plan.timeout(plan.timing.bootstrap_timeout_s)
         self.depot = kv.Depot(self._transfer_s, self._timeout_s)
         self._queue: deque[_Prompt] = deque()
         self._held: set[asyncio.Task[None]] = set()
@@ -133,7 +138,7 @@ class PrefillEngine(_Engine):
             kept = stack.pop_all()
         first = self._first_token(ask, talkative=True)
         self.tally.output_tokens += 1
-        self.tally.requests += 1
+        self._finished(len(ask.prompt), 1)
         held = asyncio.create_task(self._keep(number, ask, first, strikes, kept))
         self._held.add(held)
         held.add_done_callback(self._held.discard)
@@ -148,7 +153,9 @@ class PrefillEngine(_Engine):
             # what prefill found in its cache is prefill's affair: vLLM's decode tells of its own cache only
             room.offer.set_result(kv.Handoff(kv.paged(ask.prompt), first, cached_tokens=0))
             try:
-                await asyncio.wait_for(asyncio.shield(room.outcome), self._timing.kv_hold_s)
+                await asyncio.wait_for(
+                    asyncio.shield(room.outcome), self._plan.timeout(self._timing.kv_hold_s)
+                )
             except TimeoutError:
                 self.tally.expired += 1
             except kv.TransferError:
@@ -177,7 +184,7 @@ class PrefillEngine(_Engine):
                 f"Prefill transfer failed for request bootstrap_room={number}: "
                 f"KVTransferError(bootstrap_room={number}): {error}",
             ) from None
-        self.tally.requests += 1
+        self._finished(len(ask.prompt), 1)
         return _only(ask, first, cached)
 
     async def run(self) -> None:
@@ -205,7 +212,7 @@ class DecodeEngine(_Engine):
 
     def __init__(self, plan: Plan, model: Model, faults: Switchboard, tally: Tally) -> None:
         super().__init__(plan, model, faults, tally)
-        self._timeout_s = plan.timing.bootstrap_timeout_s
+        self._timeout_s = plan.timeout(plan.timing.bootstrap_timeout_s)
         self._arrived: deque[Answer] = deque()
         self._batch: list[Answer] = []
         self._retracted: deque[Answer] = deque()
@@ -292,7 +299,7 @@ class DecodeEngine(_Engine):
                 queue.remove(answer)
                 self.tally.aborted += 1
                 return
-        self.tally.requests += 1
+        self._finished(len(answer.ask.prompt), answer.count)
         self.tally.stopped += answer.stopped
 
     def _fill(self) -> bool:

@@ -118,9 +118,8 @@ class Depot:
         answer = asyncio.ensure_future(reader.read(1))
         met = asyncio.ensure_future(room.met.wait())
         try:
-            await asyncio.wait(
-                {answer, met, room.offer}, timeout=self._timeout_s, return_when="FIRST_COMPLETED"
-            )
+            first: set[asyncio.Future[Any]] = {answer, met, room.offer}
+            await asyncio.wait(first, timeout=self._timeout_s, return_when="FIRST_COMPLETED")
             if met.done():
                 writer.write(_MET)
             both: set[asyncio.Future[Any]] = {answer, room.offer}

@@ -61,8 +61,8 @@ class SglangCollector:
             failures.add_metric(list(self._labels.values()), value)
             yield failures
         totals = {
-            "prompt_tokens": tally.prompt_tokens,
-            "generation_tokens": tally.output_tokens,
+            "prompt_tokens": tally.finished_prompt_tokens,
+            "generation_tokens": tally.finished_output_tokens,
             "cached_tokens": tally.cached_tokens,
             "num_requests": tally.requests,
             "num_aborted_requests": tally.aborted,
@@ -71,3 +71,14 @@ class SglangCollector:
             total = CounterMetricFamily(f"sglang:{name}", name, labels=list(self._short_labels))
             total.add_metric(list(self._short_labels.values()), value)
             yield total
+        modes = {
+            "decode": tally.output_tokens,
+            "prefill_compute": tally.computed_tokens,
+            "prefill_cache": tally.cached_tokens if self._role is Role.PREFILL else 0,
+        }
+        realtime = CounterMetricFamily(
+            "sglang:realtime_tokens", "realtime_tokens", labels=[*self._labels, "mode"]
+        )
+        for mode, value in modes.items():
+            realtime.add_metric([*self._labels.values(), mode], value)
+        yield realtime

@@ -31,7 +31,7 @@ class Skill(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The clock of the simulated engines; every time but the timeout is multiplied by the plan's time scale.
+    """The clock of the simulated engines; every time is multiplied by the plan's time scale, time-outs never shortened.
 
     The defaults are those of a small, fast model: eight tokens after a short prompt take about 20 ms.
     """
@@ -88,6 +88,10 @@ class Plan:
     def page_tokens(self) -> int:
         """Tokens in one page of the prefix cache: SGLang's for most large models, vLLM's default block."""
         return 16 if self.dialect is Dialect.VLLM else 64
+
+    def timeout(self, seconds: float) -> float:
+        """A protocol's time-out: longer where everything takes longer, else as it is in a real deployment."""
+        return seconds * max(1.0, self.time_scale)
 
     def of(self, role: Role) -> tuple[Service, ...]:
         """The services of one role, in order."""

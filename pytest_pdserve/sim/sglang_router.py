@@ -169,7 +169,8 @@ class SglangRouter(Dispatcher):
         self, worker: Service, path: str, headers: Mapping[str, str], raw: bytes, stream: bool
     ) -> httpcore.Response:
         content = {"content-type": "application/json", "content-length": str(len(raw))}
-        timeouts = {"connect": CONNECT_S, "read": _REQUEST_S, "write": _REQUEST_S}
+        patience = self._plan.timeout(_REQUEST_S)
+        timeouts = {"connect": CONNECT_S, "read": patience, "write": patience}
         try:
             answer = await self._call("POST", worker.url + path, {**headers, **content}, raw, timeouts)
             if answer.status < 400:

@@ -34,6 +34,9 @@ class Tally:
     cached_tokens: int = 0
     output_tokens: int = 0
     requests: int = 0
+    finished_prompt_tokens: int = 0
+    finished_output_tokens: int = 0
+    """Both only of requests that are done: SGLang counts these then."""
     aborted: int = 0
     retractions: int = 0
     stopped: int = 0

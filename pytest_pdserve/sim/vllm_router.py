@@ -108,7 +108,8 @@ class VllmRouter(Dispatcher):
         """Call a worker. Raises Refusal for an error status, passed on as it is, and for a dead worker."""
         raw = msgspec.json.encode(body)
         content = {"content-type": "application/json", "content-length": str(len(raw))}
-        timeouts = {"connect": CONNECT_S, "read": _REQUEST_S, "write": _REQUEST_S}
+        patience = self._plan.timeout(_REQUEST_S)
+        timeouts = {"connect": CONNECT_S, "read": patience, "write": patience}
         try:
             answer = await self._call("POST", worker.url + path, {**headers, **content}, raw, timeouts)
             if answer.status < 400:

@@ -161,7 +161,7 @@ def test_hang_before_first_token(strike: Strike) -> None:
         ),
         (
             "bootstrap-stuck",
-            ("prefill:prefill_bootstrap_queue", "decode:decode_transfer_queue"),
+            ("prefill:prefill_bootstrap_queue", "decode:decode_prealloc_queue"),
             "prefill:running",
         ),
     ],
