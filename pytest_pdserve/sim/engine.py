@@ -18,7 +18,7 @@ from pytest_pdserve.sim.cache import PrefixCache
 from pytest_pdserve.sim.faults import Work
 from pytest_pdserve.sim.output import Output
 from pytest_pdserve.sim.pool import Lease, Pool
-from pytest_pdserve.sim.tally import Seat, Stage, Tally, seated
+from pytest_pdserve.sim.tally import KV_BYTES_PER_TOKEN, Seat, Stage, Tally, seated
 from pytest_pdserve.sim.tokens import Detokenizer
 
 if TYPE_CHECKING:
@@ -43,10 +43,20 @@ class _Engine:
         self._pool = Pool(tally, plan.kv_tokens)
         self._cache = PrefixCache(plan.page_tokens, plan.kv_tokens)
 
-    def _finished(self, prompt_tokens: int, output_tokens: int) -> None:
-        self.tally.requests += 1
-        self.tally.finished_prompt_tokens += prompt_tokens
-        self.tally.finished_output_tokens += output_tokens
+    def _finished(self, ask: Ask, output_tokens: int, *, began: float, started: float, first: float) -> None:
+        """Count a request that is done."""
+        tally, prompt_tokens = self.tally, len(ask.prompt)
+        tally.requests += 1
+        tally.finished_prompt_tokens += prompt_tokens
+        tally.finished_output_tokens += output_tokens
+        tally.times.done(
+            began=began,
+            started=started,
+            first=first,
+            ended=time.monotonic(),
+            prompt=prompt_tokens,
+            output=output_tokens,
+        )
 
     def _first_token(self, ask: Ask, *, talkative: bool) -> bytes:
         """The token that whoever computes the prompt makes."""
@@ -92,16 +102,23 @@ class PrefillEngine(_Engine):
         number = ask.source.room
         async with self.depot.room(number) as room:
             with seated(self.tally) as seat:
+                began = time.monotonic()
                 seat.move(Stage.BOOTSTRAP)
                 await strikes.before_bootstrap()
                 await self._claimed(room, number)
                 room.met.set()
+                self.tally.times.bootstrap.observe(time.monotonic() - began)
                 seat.move(Stage.WAITING)
                 async with self._pool.lease(len(ask.prompt)):
+                    started = time.monotonic()
                     cached = await self._compute(ask, seat)
+                    computed = time.monotonic()
                     seat.move(Stage.INFLIGHT)
                     await strikes.before_transfer()
-                    return await self._hand_over(room, number, ask, cached)
+                    only = await self._hand_over(room, number, ask, cached)
+                self.tally.times.moved(time.monotonic() - computed, len(ask.prompt) * KV_BYTES_PER_TOKEN)
+                self._finished(ask, 1, began=began, started=started, first=computed)
+                return only
 
     async def _compute(self, ask: Ask, seat: Seat) -> int:
         """Have a prompt computed; returns how many of its tokens were cached."""
@@ -130,15 +147,17 @@ class PrefillEngine(_Engine):
 
     async def _hold(self, ask: Ask, strikes: Strikes, number: int) -> Output:
         async with AsyncExitStack() as stack:
+            began = time.monotonic()
             with seated(self.tally) as seat:
                 await strikes.before_bootstrap()
                 seat.move(Stage.WAITING)
                 await stack.enter_async_context(self._pool.lease(len(ask.prompt)))
+                started = time.monotonic()
                 cached = await self._compute(ask, seat)
             kept = stack.pop_all()
         first = self._first_token(ask, talkative=True)
         self.tally.output_tokens += 1
-        self._finished(len(ask.prompt), 1)
+        self._finished(ask, 1, began=began, started=started, first=time.monotonic())
         held = asyncio.create_task(self._keep(number, ask, first, strikes, kept))
         self._held.add(held)
         held.add_done_callback(self._held.discard)
@@ -184,7 +203,6 @@ class PrefillEngine(_Engine):
                 f"Prefill transfer failed for request bootstrap_room={number}: "
                 f"KVTransferError(bootstrap_room={number}): {error}",
             ) from None
-        self._finished(len(ask.prompt), 1)
         return _only(ask, first, cached)
 
     async def run(self) -> None:
@@ -216,7 +234,6 @@ class DecodeEngine(_Engine):
         self._arrived: deque[Answer] = deque()
         self._batch: list[Answer] = []
         self._retracted: deque[Answer] = deque()
-        self.first_token_s: deque[float] = deque(maxlen=1000)
 
     async def decode(self, ask: Ask, strikes: Strikes) -> AsyncGenerator[Output, None]:
         """Yield an answer step by step, the first after the KV has come over.
@@ -231,18 +248,20 @@ class DecodeEngine(_Engine):
                 handoff = await (self._alone(ask, seat) if ask.source is None else self._pull(ask, seat))
                 if strikes.recomputes:
                     handoff = await self._alone(ask, seat)
+                arrived = first = time.monotonic()
                 await strikes.before_first_token()
                 answer = self._begin(ask, handoff, seat, lease, strikes)
                 try:
                     while True:
                         output = await answer.outputs.get()
                         if output.output_tokens == 1:
-                            self.first_token_s.append(time.monotonic() - began)
+                            first = time.monotonic()
                         yield output
                         if output.finish is not None:
                             break
                 finally:
-                    self._end(answer)
+                    if self._end(answer):
+                        self._finished(ask, answer.count, began=began, started=arrived, first=first)
 
     async def _alone(self, ask: Ask, seat: Seat) -> kv.Handoff:
         """Compute the prompt here, as a vLLM worker does with a request that brings no KV."""
@@ -257,8 +276,15 @@ class DecodeEngine(_Engine):
 
     async def _pull(self, ask: Ask, seat: Seat) -> kv.Handoff:
         assert ask.source is not None
+        met = time.monotonic()
+
+        def begin() -> None:
+            nonlocal met
+            met = time.monotonic()
+            seat.move(Stage.TRANSFER)
+
         try:
-            handoff = await kv.pull(*ask.source, self._timeout_s, met=lambda: seat.move(Stage.TRANSFER))
+            handoff = await kv.pull(*ask.source, self._timeout_s, met=begin)
         except kv.TransferError as error:
             self.tally.transfer_failed += 1
             raise AskError(
@@ -266,7 +292,7 @@ class DecodeEngine(_Engine):
                 f"Decode transfer failed for request bootstrap_room={ask.source.room}: "
                 f"KVTransferError(bootstrap_room={ask.source.room}): {error}",
             ) from None
-        self.tally.fetches += 1
+        self.tally.times.moved(time.monotonic() - met, len(ask.prompt) * KV_BYTES_PER_TOKEN)
         return handoff
 
     def _begin(self, ask: Ask, handoff: kv.Handoff, seat: Seat, lease: Lease, strikes: Strikes) -> Answer:
@@ -292,15 +318,16 @@ class DecodeEngine(_Engine):
         self._wake.set()
         return answer
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: Answer) -> bool:
+        """Take an answer out, whole or not; tells which."""
         self._wake.set()  # what it held may let a retracted one go on
         for queue in (self._batch, self._arrived, self._retracted):
             if answer in queue:
                 queue.remove(answer)
                 self.tally.aborted += 1
-                return
-        self._finished(len(answer.ask.prompt), answer.count)
+                return False
         self.tally.stopped += answer.stopped
+        return True
 
     def _fill(self) -> bool:
         """Put into the batch what has arrived, as far as the KV reaches; tells whether anything runs."""
@@ -337,8 +364,7 @@ class DecodeEngine(_Engine):
             self._wake.clear()
             while self._fill():
                 size = len(self._batch)
-                seconds = timing.decode_step_s + timing.decode_step_per_request_s * size
-                await self._work(seconds * self._faults.pace(Work.DECODE, size))
+                await self._work(timing.step_s(size) * self._faults.pace(Work.DECODE, size))
                 self.tally.output_tokens += sum(answer.step() for answer in self._batch)
                 self._batch = [answer for answer in self._batch if not answer.ended]
 

@@ -82,3 +82,14 @@ class SglangCollector:
         for mode, value in modes.items():
             realtime.add_metric([*self._labels.values(), mode], value)
         yield realtime
+        yield from self._histograms()
+
+    def _histograms(self) -> Iterator[Metric]:
+        times, short = self._tally.times, self._short_labels
+        yield times.ttft.family("sglang:time_to_first_token_seconds", short)
+        yield times.itl.family("sglang:inter_token_latency_seconds", short)
+        yield times.e2e.family("sglang:e2e_request_latency_seconds", short)
+        yield times.queue.family("sglang:queue_time_seconds", self._labels)
+        if self._role is Role.PREFILL:
+            yield times.bootstrap.family("sglang:kv_transfer_bootstrap_ms", self._labels, 1000.0)
+            yield times.transfer.family("sglang:kv_transfer_latency_ms", self._labels, 1000.0)

@@ -43,11 +43,18 @@ class Timing:
     transfer_tokens_per_s: float = 2_000_000.0
     decode_step_s: float = 0.002
     decode_step_per_request_s: float = 0.00002
+    decode_buckets: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256)
+    """Batch sizes for which a step is prepared, as CUDA graphs are: a batch in between takes as long as the next."""
     first_request_s: float = 0.03
     kv_hold_s: float = 30.0
     """How long a vLLM prefill keeps KV that nobody fetches, as measured."""
     bootstrap_timeout_s: float = 300.0
     """SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT and ..._WAITING_TIMEOUT default to 300 s."""
+
+    def step_s(self, batch: int) -> float:
+        """How long one decode step of so many requests takes, before any scaling."""
+        padded = next((size for size in self.decode_buckets if size >= batch), batch)
+        return self.decode_step_s + self.decode_step_per_request_s * padded
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,16 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pytest_pdserve.sim.histograms import BYTES, TOKENS, Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+KV_BYTES_PER_TOKEN: Final = 83_000
+"""Measured for SmolLM2-135M in float32: 2.6e8 bytes for 3114 tokens."""
 
 
 class Stage(StrEnum):
@@ -44,9 +50,43 @@ class Tally:
     computed_tokens: int = 0
     """Prompt tokens computed here instead of taken over."""
     expired: int = 0
-    fetches: int = 0
     bootstrap_failed: int = 0
+    times: Times = field(default_factory=lambda: Times())
     transfer_failed: int = 0
+
+
+@dataclass(slots=True)
+class Times:
+    """What the requests that are done took, in seconds, and how large they were."""
+
+    ttft: Distribution = field(default_factory=Distribution)
+    itl: Distribution = field(default_factory=Distribution)
+    """Each token's gap, as the mean of its request."""
+    e2e: Distribution = field(default_factory=Distribution)
+    queue: Distribution = field(default_factory=Distribution)
+    """Before anything was computed for it."""
+    bootstrap: Distribution = field(default_factory=Distribution)
+    transfer: Distribution = field(default_factory=Distribution)
+    transfer_bytes: Distribution = field(default_factory=lambda: Distribution(BYTES))
+    prompt: Distribution = field(default_factory=lambda: Distribution(TOKENS))
+    output: Distribution = field(default_factory=lambda: Distribution(TOKENS))
+
+    def done(
+        self, *, began: float, started: float, first: float, ended: float, prompt: int, output: int
+    ) -> None:
+        """Count one request: when it came, was taken up, had its first token and its last (monotonic seconds)."""
+        self.queue.observe(started - began)
+        self.ttft.observe(first - began)
+        self.e2e.observe(ended - began)
+        if output > 1:
+            self.itl.observe((ended - first) / (output - 1), output - 1)
+        self.prompt.observe(prompt)
+        self.output.observe(output)
+
+    def moved(self, seconds: float, size: float) -> None:
+        """Count one KV transfer of so many bytes."""
+        self.transfer.observe(seconds)
+        self.transfer_bytes.observe(size)
 
 
 class Seat:

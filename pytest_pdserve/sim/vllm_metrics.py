@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from pytest_pdserve.sim.plan import Plan, Role
 from pytest_pdserve.sim.tally import Stage, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_pdserve.sim.plan import Plan
 
-_KV_BYTES_PER_TOKEN = 83_000
-"""Measured for SmolLM2-135M in float32: 2.6e8 bytes for 3114 tokens."""
 _LOADING = (Stage.PREALLOC, Stage.TRANSFER)
 
 
 class VllmCollector:
     """vLLM's metric families for one worker."""
 
-    def __init__(self, plan: Plan, tally: Tally) -> None:
+    def __init__(self, plan: Plan, role: Role, tally: Tally) -> None:
         self._plan = plan
+        self._role = role
         self._tally = tally
         self._labels = {"engine": "0", "model_name": plan.model}
 
@@ -36,6 +35,13 @@ class VllmCollector:
         yield self._gauge(
             "num_requests_waiting_by_reason", {"capacity": waiting, "deferred": deferred}, "reason"
         )
+        if self._role is Role.DECODE:
+            stages = {
+                "waiting_to_start": tally.stages[Stage.PREALLOC],
+                "in_progress": tally.stages[Stage.TRANSFER],
+                "completed_waiting": 0,
+            }
+            yield self._gauge("num_requests_kv_fetch_by_stage", stages, "stage")
         yield self._gauge("kv_cache_usage_perc", {"": tally.kv_tokens / self._plan.kv_tokens})
         fetched = max(0, tally.prompt_tokens - tally.computed_tokens - tally.cached_tokens)
         sources = {
@@ -48,16 +54,48 @@ class VllmCollector:
         yield self._counter("prefix_cache_queries", {"": tally.computed_tokens + tally.cached_tokens})
         yield self._counter("prefix_cache_hits", {"": tally.cached_tokens})
         yield self._counter("generation_tokens", {"": tally.output_tokens})
-        reasons = {"stop": tally.stopped, "length": tally.requests - tally.stopped, "abort": 0, "error": 0}
+        reasons = {
+            "stop": tally.stopped,
+            "length": tally.requests - tally.stopped,
+            "abort": 0,
+            "error": 0,
+            "repetition": 0,
+        }
         yield self._counter("request_success", reasons, "finished_reason")
         yield self._counter("num_preemptions", {"": tally.retractions})
         yield self._counter("nixl_num_failed_transfers", {"": tally.transfer_failed})
         yield self._counter("nixl_num_kv_expired_reqs", {"": tally.expired})
-        moved = HistogramMetricFamily("vllm:nixl_bytes_transferred", "KV fetched.", labels=list(self._labels))
-        moved.add_metric(
-            list(self._labels.values()), [("+Inf", tally.fetches)], fetched * _KV_BYTES_PER_TOKEN
+        yield from self._caches(fetched)
+        yield from self._histograms()
+        yield self._gauge(
+            "engine_sleep_state", {"awake": 1, "weights_offloaded": 0, "discard_all": 0}, "sleep_state"
         )
-        yield moved
+
+    def _caches(self, fetched: int) -> Iterator[Metric]:
+        """How much of the prompts needed no computing here, and why."""
+        tally = self._tally
+        yield self._counter("external_prefix_cache_queries", {"": tally.computed_tokens + fetched})
+        yield self._counter("external_prefix_cache_hits", {"": fetched})
+        yield self._counter("prompt_tokens_cached", {"": tally.cached_tokens + fetched})
+        sources = {"device": tally.cached_tokens, "host": 0, "p2p": fetched, "disk": 0}
+        yield self._counter(
+            "prompt_tokens_cached_by_source", {**sources, "external_unspecified": 0}, "source"
+        )
+
+    def _histograms(self) -> Iterator[Metric]:
+        times = self._tally.times
+        families = {
+            "time_to_first_token_seconds": times.ttft,
+            "inter_token_latency_seconds": times.itl,
+            "e2e_request_latency_seconds": times.e2e,
+            "request_queue_time_seconds": times.queue,
+            "request_prompt_tokens": times.prompt,
+            "request_generation_tokens": times.output,
+            "nixl_xfer_time_seconds": times.transfer,
+            "nixl_bytes_transferred": times.transfer_bytes,
+        }
+        for name, distribution in families.items():
+            yield distribution.family(f"vllm:{name}", self._labels)
 
     def _gauge(self, name: str, values: Mapping[str, float], label: str = "") -> Metric:
         return self._filled(GaugeMetricFamily(f"vllm:{name}", name, labels=self._names(label)), values, label)

@@ -6,7 +6,7 @@ import uuid
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from prometheus_client import ProcessCollector
+from prometheus_client import GCCollector, PlatformCollector, ProcessCollector
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -38,8 +38,9 @@ class VllmWorker(Worker):
     def __init__(self, plan: Plan, service: Service, bootstrap: socket.socket | None) -> None:
         super().__init__(plan, service, bootstrap, vllm)
         self._engine_id = str(uuid.uuid4())
-        self._metrics.register(VllmCollector(plan, self._tally))
-        ProcessCollector(registry=self._metrics)
+        self._metrics.register(VllmCollector(plan, service.role, self._tally))
+        for kind in (ProcessCollector, PlatformCollector, GCCollector):
+            kind(registry=self._metrics)
 
     def _own_routes(self) -> list[Route]:
         return [Route("/version", self._version), Route("/ping", self._health), Route("/load", self._load)]

@@ -10,6 +10,7 @@ import pytest
 from simclient import chat, copying, eventually, gauge
 
 from pytest_pdserve.sim.cache import PrefixCache
+from pytest_pdserve.sim.faults import Work, parse
 from pytest_pdserve.sim.launch import SimError, Simulation, start
 from pytest_pdserve.sim.plan import Timing
 
@@ -107,3 +108,19 @@ def test_what_can_never_fit_is_refused(narrow: Simulation) -> None:
     assert chat(narrow.entry, PAGES * 4).status == 400
     with pytest.raises(SimError, match="room for KV"):
         start(kv_tokens=0)
+
+
+def test_a_step_takes_as_long_as_the_next_prepared_batch() -> None:
+    timing = Timing(decode_step_s=1.0, decode_step_per_request_s=0.1, decode_buckets=(1, 4, 8))
+    steps = [timing.step_s(batch) for batch in (1, 2, 4, 5, 8, 9)]
+    assert steps == pytest.approx([1.1, 1.4, 1.4, 1.8, 1.8, 1.9])
+
+
+def test_more_at_once_is_more_throughput_without_a_dip_asked_for() -> None:
+    timing = Timing()
+    throughput = [batch / timing.step_s(batch) for batch in timing.decode_buckets]
+    assert throughput == sorted(throughput)
+    dip = parse("wave-dip=80,1.6")
+    assert 96 / (timing.step_s(96) * dip.pace(Work.DECODE, 96)) < 80 / (
+        timing.step_s(80) * dip.pace(Work.DECODE, 80)
+    )
