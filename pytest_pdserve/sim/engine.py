@@ -262,6 +262,8 @@ class DecodeEngine(_Engine):
                 finally:
                     if self._end(answer):
                         self._finished(ask, answer.count, began=began, started=arrived, first=first)
+                    else:
+                        lease.leaked = strikes.leak
 
     async def _alone(self, ask: Ask, seat: Seat) -> kv.Handoff:
         """Compute the prompt here, as a vLLM worker does with a request that brings no KV."""

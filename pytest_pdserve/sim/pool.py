@@ -19,6 +19,8 @@ class Lease:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.tokens = 0
+        self.leaked: asyncio.Event | None = None
+        """What a request that leaves its KV behind waits for before it gives it back after all."""
 
     def resize(self, tokens: int) -> None:
         """Hold so many tokens from now on; 0 gives all back."""
@@ -33,6 +35,7 @@ class Pool:
         self._tally = tally
         self._capacity = capacity
         self._waiting: deque[tuple[int, asyncio.Event]] = deque()
+        self._leaks: set[asyncio.Task[None]] = set()
 
     def fits(self, tokens: int) -> bool:
         """Whether so many more tokens have room now."""
@@ -48,7 +51,16 @@ class Pool:
         try:
             yield lease
         finally:
-            lease.resize(0)
+            if lease.leaked is None:
+                lease.resize(0)
+            else:
+                leak = asyncio.create_task(self._leak(lease, lease.leaked))
+                self._leaks.add(leak)
+                leak.add_done_callback(self._leaks.discard)
+
+    async def _leak(self, lease: Lease, mended: asyncio.Event) -> None:
+        await mended.wait()
+        lease.resize(0)
 
     def change(self, tokens: int) -> None:
         """Take more tokens or give some back; whoever waits longest goes on when there is room."""

@@ -127,7 +127,7 @@ def test_a_series_without_a_hang_ends_healthy(faulty: Simulation) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hang", 'no fault "hang" (known: abort-storm-wedge, abort-swallowed, '),
+        ("hang", 'no fault "hang" (known: abort-leak, abort-storm-wedge, '),
         ("series", "needs seconds"),
         ("series=1,x", '"x" is no number'),
         ("series=-1", '"-1" is no number'),

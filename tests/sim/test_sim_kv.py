@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from pytest_pdserve.sim.cache import PrefixCache
 from pytest_pdserve.sim.faults import Work, parse
 from pytest_pdserve.sim.launch import SimError, Simulation, start
 from pytest_pdserve.sim.plan import Timing
+from pytest_pdserve.sim.pool import Pool
+from pytest_pdserve.sim.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,3 +127,34 @@ def test_more_at_once_is_more_throughput_without_a_dip_asked_for() -> None:
     assert 96 / (timing.step_s(96) * dip.pace(Work.DECODE, 96)) < 80 / (
         timing.step_s(80) * dip.pace(Work.DECODE, 80)
     )
+
+
+def test_whoever_waits_longest_goes_on_when_room_comes_back() -> None:
+    async def in_turn() -> list[str]:
+        pool, order = Pool(Tally(), 10), []
+
+        async def hold(name: str, tokens: int, release: asyncio.Event) -> None:
+            async with pool.lease(tokens):
+                order.append(name)
+                await release.wait()
+
+        first, rest = asyncio.Event(), asyncio.Event()
+        rest.set()
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            for name, tokens, release in (("a", 8, first), ("large", 9, rest), ("small", 1, rest)):
+                tasks.create_task(hold(name, tokens, release))
+                await asyncio.sleep(0)
+            assert order == ["a"]  # the small one would fit, and may not overtake
+            first.set()
+        return order
+
+    assert asyncio.run(in_turn()) == ["a", "large", "small"]
+
+
+def test_vllm_counts_what_it_retracts() -> None:
+    with start(dialect="vllm", kv_tokens=300, faults=["decode-slow=3"]) as vllm:
+        with ThreadPoolExecutor(4) as pool:
+            asked = {"model": vllm.model, "max_tokens": 200, "ignore_eos": True}
+            answers = [pool.submit(chat, vllm.entry, "Talk.", **asked) for _ in range(4)]
+            assert {answer.result().status for answer in answers} == {200}
+        assert gauge(vllm.decode[0], "vllm:num_preemptions_total") > 0

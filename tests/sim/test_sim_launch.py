@@ -250,7 +250,7 @@ def test_the_command_lists_its_faults() -> None:
     ("arguments", "message"),
     [
         (("--dialect", "tgi"), 'error: no dialect "tgi" (known: sglang, vllm)'),
-        (("--fault", "boom"), 'error: no fault "boom" (known: abort-storm-wedge, abort-swallowed, '),
+        (("--fault", "boom"), 'error: no fault "boom" (known: abort-leak, abort-storm-wedge, '),
         (("--prefill", "0"), "error: the number of prefill workers must be above 0, not 0"),
         (("--port-base", "99999"), "error: port 99999 can't be used"),
     ],

@@ -175,3 +175,29 @@ def test_overload_freezes_what_already_runs() -> None:
         assert all(isinstance(error, TimeoutError) for error in frozen)
         sim.set_faults()
         assert eventually(lambda: gauge(sim.decode[0], "sglang:num_used_tokens") == 0)
+
+
+def test_an_abort_leaks_kv() -> None:
+    def left_in_midstream(sim: Simulation) -> None:
+        address = urlsplit(sim.entry)
+        told = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        body = json.dumps({**told, "max_tokens": 5000}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((address.hostname, address.port), timeout=5) as raw:
+            raw.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert b"data:" in raw.recv(4096) + raw.recv(4096)
+        assert eventually(lambda: gauge(sim.decode[0], "sglang:num_running_reqs") == 0)
+
+    def used(sim: Simulation) -> float:
+        return gauge(sim.decode[0], "sglang:num_used_tokens")
+
+    with start() as sim:
+        left_in_midstream(sim)
+        assert eventually(lambda: used(sim) == 0)
+        sim.set_faults("abort-leak")
+        left_in_midstream(sim)
+        assert used(sim) > 0
+        assert answered(sim)
+        assert used(sim) > 0
+        sim.set_faults()
+        assert eventually(lambda: used(sim) == 0)

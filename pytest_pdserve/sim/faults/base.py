@@ -95,6 +95,9 @@ class Fault:
     swallows_aborts: ClassVar[bool] = False
     """On a proxy: whether it reads answers on after their clients have gone."""
 
+    leaks: ClassVar[bool] = False
+    """On decode: whether the KV of requests that were given up stays taken."""
+
     recomputes: ClassVar[bool] = False
     """On decode: whether it computes the prompt itself although its KV came over."""
 
@@ -244,6 +247,11 @@ class Strikes:
     def recomputes(self) -> bool:
         """See Fault.recomputes."""
         return any(fault.recomputes for fault, _ in self._struck)
+
+    @property
+    def leak(self) -> asyncio.Event | None:
+        """What a leaked request's KV waits for, where a fault leaks it."""
+        return next((fault.lifted for fault, _ in self._struck if fault.leaks), None)
 
     def abandoned(self) -> None:
         """See Fault.abandoned."""

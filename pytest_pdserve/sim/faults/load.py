@@ -130,3 +130,16 @@ class NotEngaged(Fault):
     about = "decode computes every prompt itself although its KV came over: right answers, twice the work"
     report = "vllm-project/vllm#27083, #26896, llm-d#1189 (decode recomputes the prompt)"
     recomputes = True
+
+
+class AbortLeak(Fault):
+    """Requests that were given up leave their KV behind."""
+
+    name = "abort-leak"
+    about = (
+        "the KV of requests that were given up in mid-stream stays taken: decode's usage never falls again"
+    )
+    report = (
+        "vllm-project/vllm#46283, sgl-project/sglang#36926, ai-dynamo/dynamo#7489 (KV leaks after aborts)"
+    )
+    leaks = True
