@@ -16,9 +16,12 @@ from pytest_pdserve.chat import (
     chat_request,
     completion_request,
 )
+from pytest_pdserve.evidence import Surroundings
 from pytest_pdserve.judge import Finding, Latencies, LatencyBudget, judge_budget
+from pytest_pdserve.judge.attribution import Kind, attribute
 from pytest_pdserve.load import Sends, together
 from pytest_pdserve.report import failure_text
+from pytest_pdserve.symptoms import symptom_of
 from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
@@ -26,12 +29,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_pdserve.chat import ChatClient
+    from pytest_pdserve.judge.attribution import Symptom
     from pytest_pdserve.observe import Observer, ServiceState
     from pytest_pdserve.target import Service, Target
     from pytest_pdserve.wire import LoopThread
 
-GRACE = 3.0
+GRACE = 10.0
 """Seconds before a probe's own deadline at which its exchanges end, so that evidence can still be gathered."""
+GRACE_SHARE = 1 / 3
+"""What a probe with a short deadline keeps of it for that at most."""
+SMALL = 16
+"""Output tokens up to which an answer counts as small, for what is usual."""
 BACKSTOP = 10.0
 """Seconds beyond an exchange's deadline after which the loop thread itself is given up."""
 
@@ -39,6 +47,11 @@ SHORTENED = 1.0
 """Seconds by which a deadline may fall short of the one asked for before a finding says so."""
 STATE = 5.0
 """Seconds that one service has for a question that makes it compute nothing."""
+
+
+def exchange_time(timeout: float) -> float:
+    """How much of a probe's `timeout` (seconds) its exchanges may take: the rest is for evidence."""
+    return timeout - min(GRACE, timeout * GRACE_SHARE)
 
 
 class ProbeFailure(AssertionError):
@@ -132,11 +145,34 @@ class Deployment:
         finding = self.finding(what, reply, *before)
         raise (ProbeHang if reply.outcome is Outcome.HUNG else ProbeFailure)(finding)
 
-    def finding(self, what: str, reply: Reply, *evidence: str) -> Finding:
-        """A finding about `reply`: what was measured around it, and how to send it again."""
+    def finding(self, what: str, reply: Reply, *evidence: str, kind: Kind | None = None) -> Finding:
+        """A finding about `reply`: which layer it lies in, what was measured around it, and how to send it again.
+
+        `kind` says what is wrong with a whole answer: SLOW, or WRONG by default.
+        """
+        waited = time.monotonic() - reply.exchange.timeline.started
+        symptom = symptom_of(reply, self.target, kind=kind, lag=self.lag(reply), waited=waited)
+        found = attribute(symptom, self._surroundings(reply, symptom))
         return Finding(
-            what=what, evidence=(*evidence, *reply.evidence), replay=self.client.replay(reply.request)
+            what=what,
+            evidence=(*evidence, *reply.notes, *found.because),
+            layer=found.layer,
+            sureness=found.sureness,
+            rule=found.rule,
+            against=found.against,
+            ruled_out=found.ruled_out,
+            would_decide=found.would_decide,
+            replay=self.client.replay(reply.request),
         )
+
+    def _surroundings(self, reply: Reply, symptom: Symptom) -> Surroundings:
+        """What was seen while it hung; else what is to be seen now, except where canaries can tell nothing."""
+        if reply.surroundings is not None:
+            return reply.surroundings
+        if symptom.kind is Kind.WRONG:
+            return Surroundings(usual=self.observer.usual)
+        look = partial(self.observer.surroundings, reply.request, reused=symptom.reused)
+        return self.loop.run(look, bound=GRACE + BACKSTOP)
 
     def fail(self, what: str, reply: Reply, *evidence: str) -> None:
         """Fail the probe with a finding about `reply`."""
@@ -173,13 +209,9 @@ class Deployment:
         certain = [str(overrun) for overrun in overruns if not overrun.client_may_explain]
         if certain:
             slowest = max(whole, key=lambda reply: reply.e2e or 0.0)
-            raise ProbeFailure(
-                Finding(
-                    what=f"over budget: {certain[0]}",
-                    evidence=(*certain[1:], f"answers: {', '.join(_brief(reply) for reply in whole[:8])}"),
-                    replay=self.client.replay(slowest.request),
-                )
-            )
+            answers = f"answers: {', '.join(_brief(reply) for reply in whole[:8])}"
+            what = f"over budget: {certain[0]}"
+            raise ProbeFailure(self.finding(what, slowest, *certain[1:], answers, kind=Kind.SLOW))
         if overruns:
             raise Inconclusive(f"{overruns[0]}, but this machine's own event loop was as late as that")
 
@@ -222,10 +254,13 @@ class Deployment:
             # A hang of two seconds would say little without it.
             note = f"it had only the {left:.1f} s that were left of the probe's {self.time_left:.0f} s"
             replies = [
-                replace(reply, evidence=(note, *reply.evidence)) if reply.outcome is Outcome.HUNG else reply
+                replace(reply, notes=(note, *reply.notes)) if reply.outcome is Outcome.HUNG else reply
                 for reply in replies
             ]
         self.replies.extend(replies)
+        for reply in replies:
+            if reply.e2e is not None and reply.completed and 0 < reply.request.max_tokens <= SMALL:
+                self.observer.note(reply.e2e)
         return replies
 
     def _account(self, requests: Sequence[ChatRequest]) -> None:

@@ -11,7 +11,7 @@ import httpx
 
 from pytest_pdserve.capabilities import Capabilities, CapabilityUnknown
 from pytest_pdserve.chat import ChatClient, http_client
-from pytest_pdserve.deployment import GRACE, Deployment, NotRun
+from pytest_pdserve.deployment import Deployment, NotRun, exchange_time
 from pytest_pdserve.judge import LatencyBudget
 from pytest_pdserve.load import Sends
 from pytest_pdserve.markers import Depth, read_mark
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_pdserve.chat import Message
+    from pytest_pdserve.chat import ChatRequest, Message
+    from pytest_pdserve.evidence import Surroundings
     from pytest_pdserve.settings import Settings
     from pytest_pdserve.target import Target
+    from pytest_pdserve.wire import Exchange
 
 CALIBRATION = 60.0
 """Seconds that trying out one capability may take, before the probe's own time begins."""
@@ -56,8 +58,12 @@ class Run:
             self.target,
             credential=self.settings.credential,
             http=http,
-            gather_evidence=self.observer.evidence,
+            look_around=self._look_around,
         )
+
+    async def _look_around(self, request: ChatRequest, hung: Exchange) -> Surroundings:
+        reused = hung.timeline.reused
+        return await self.observer.surroundings(request, reused=reused, still_open=True)
 
     def deployment(self, item: pytest.Function) -> Deployment:
         """The deployment as `item` may use it."""
@@ -68,7 +74,7 @@ class Run:
             observer=self.observer,
             source=random.Random(f"{self.seed} {item.nodeid}"),  # noqa: S311 -- codes, not secrets
             budget=self._budget(item),
-            time_left=_timeout(item) - GRACE,
+            time_left=exchange_time(_timeout(item)),
             longest_wait=self.settings.limits.deadline,
             allowance=allowance(item),
             most_at_once=self.max_concurrency,

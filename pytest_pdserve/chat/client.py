@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_pdserve.chat.reply import Reply
     from pytest_pdserve.chat.request import ChatRequest, Message
+    from pytest_pdserve.evidence import Surroundings
     from pytest_pdserve.target import Target
     from pytest_pdserve.wire import Exchange
 
@@ -62,17 +64,17 @@ class ChatClient:
         *,
         credential: Credential | None = None,
         http: httpx.AsyncClient | None = None,
-        gather_evidence: Callable[[], Awaitable[Sequence[str]]] | None = None,
+        look_around: Callable[[ChatRequest, Exchange], Awaitable[Surroundings]] | None = None,
     ) -> None:
         """`http` has to be a client over our transport, and stays the caller's to close.
 
-        `gather_evidence` is awaited while a hung request is still open; its lines go into the reply.
+        `look_around` is awaited while a hung request is still open; what it saw goes into the reply.
         """
         self._target = target
         self._credential = credential or Credential(entry=target.entry)
         self._http = http or http_client(self._credential)
         self._own_http = http is None
-        self._gather_evidence = gather_evidence
+        self._look_around = look_around
 
     async def __aenter__(self) -> ChatClient:
         return self
@@ -133,11 +135,11 @@ class ChatClient:
         connection: Literal["fresh", "reuse"] = "reuse",
     ) -> Reply:
         """Send `request` once and read what comes back, whatever it is."""
-        evidence: list[str] = []
+        seen: list[Surroundings] = []
 
-        async def look_around(hung: Exchange) -> None:
-            if self._gather_evidence is not None:
-                evidence.extend(await self._gather_evidence())
+        async def look(hung: Exchange) -> None:
+            if self._look_around is not None:
+                seen.append(await self._look_around(request, hung))
 
         raw = await exchange(
             self._http,
@@ -154,9 +156,10 @@ class ChatClient:
             ),
             deadline=deadline,
             connection=connection,
-            while_hung=look_around,
+            while_hung=look,
         )
-        return read_reply(request, raw, mask=self._credential.mask, evidence=evidence)
+        reply = read_reply(request, raw, mask=self._credential.mask)
+        return replace(reply, surroundings=seen[0]) if seen else reply
 
     def replay(self, request: ChatRequest) -> str:
         """A curl command that sends `request` to the entry, secrets as shell variables."""

@@ -12,7 +12,7 @@ from pytest_pdserve.chat.reply import Reply
 from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pytest_pdserve.chat.request import ChatRequest
     from pytest_pdserve.wire import Exchange
@@ -29,7 +29,6 @@ def read_reply(
     exchange: Exchange,
     *,
     mask: Callable[[str], str] = str,
-    evidence: Sequence[str] = (),
 ) -> Reply:
     """Read `exchange` as the answer to `request`. Raises nothing for whatever a server sent.
 
@@ -54,7 +53,6 @@ def read_reply(
         usage=answer.usage,
         model=answer.model,
         oddities=tuple(answer.oddities),
-        evidence=tuple(mask(line) for line in evidence),
     )
 
 

@@ -10,6 +10,7 @@ from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
     from pytest_pdserve.chat.request import ChatRequest
+    from pytest_pdserve.evidence import Surroundings
     from pytest_pdserve.wire import Exchange
 
 
@@ -77,8 +78,10 @@ class Reply:
     model: str | None = None
     oddities: tuple[str, ...] = ()
     """Departures from the protocol that did not keep the answer from being whole, one line each."""
-    evidence: tuple[str, ...] = ()
-    """What the services showed while this reply hung."""
+    surroundings: Surroundings | None = None
+    """What was seen around it while it hung; None when it didn't, or nobody looked."""
+    notes: tuple[str, ...] = ()
+    """What whoever reads a finding about it has to know of how it was asked, one line each."""
 
     @property
     def completed(self) -> bool:

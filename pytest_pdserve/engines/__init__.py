@@ -3,7 +3,7 @@
 from typing import Final
 
 from pytest_pdserve.engines.dynamo import DYNAMO
-from pytest_pdserve.engines.engine import WORKERS_PATH, Engine, VersionSource
+from pytest_pdserve.engines.engine import STARTED, WORKERS_PATH, Engine, Handoff, Metric, VersionSource
 from pytest_pdserve.engines.meaning import Meaning
 from pytest_pdserve.engines.openai import OPENAI
 from pytest_pdserve.engines.sglang import SGLANG
@@ -17,9 +17,12 @@ __all__ = [
     "ENGINES",
     "OPENAI",
     "SGLANG",
+    "STARTED",
     "VLLM",
     "WORKERS_PATH",
     "Engine",
+    "Handoff",
     "Meaning",
+    "Metric",
     "VersionSource",
 ]

@@ -3,6 +3,7 @@
 from typing import Final
 
 from pytest_pdserve.engines.engine import Engine, VersionSource
+from pytest_pdserve.engines.vllm import VLLM_METRICS
 
 # A worker's own /health and /live say 503 "notready" while it serves, so its metrics page stands for it.
 _WORKER = ("/metrics",)
@@ -16,6 +17,7 @@ DYNAMO: Final = Engine(
         "prefill": _WORKER,
         "decode": _WORKER,
     },
+    metrics=VLLM_METRICS,
     versions=(VersionSource(at="entry", path="/openapi.json", keys=("info", "version")),),
 )
 

@@ -1,11 +1,23 @@
 """What an engine family looks like from outside, as data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, Literal
+
+from pytest_pdserve.engines.meaning import Meaning
 
 WORKERS_PATH: Final = "/workers"
 """Where sglang-router and vllm-router list their workers."""
+
+
+class Handoff(StrEnum):
+    """How prefill and decode are brought together for one request."""
+
+    ROOM = "room"
+    """Both get the request at once, with the address of prefill's bootstrap server and the number of a room."""
+    PARAMETERS = "parameters"
+    """Prefill gets it first; what it answers in kv_transfer_params goes to decode with the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +27,20 @@ class VersionSource:
     at: Literal["entry", "worker"]
     path: str
     keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One sample name of a Prometheus page, and the labels that its samples must have."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+    role: str | None = None
+    """The role that it means this for; None for both."""
+
+
+STARTED: Final = Metric("process_start_time_seconds")
+"""What every Prometheus client library exports of its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +60,12 @@ class Engine:
     """
     models_path: str = "/v1/models"
     versions: tuple[VersionSource, ...] = ()
+    metrics_path: str = "/metrics"
+    metrics: Mapping[Meaning, tuple[Metric, ...]] = field(
+        default_factory=lambda: {Meaning.STARTED_AT: (STARTED,)}
+    )
+    """What a worker's metrics mean: for each meaning the names that versions have given it, the newest first."""
+    handoff: Handoff | None = None
+    """How a prefill and a decode can be asked directly; None where that isn't known."""
+    blames: Mapping[str, str] = field(default_factory=dict)
+    """What an error text or an error header's value begins with or holds -> the layer that it names."""

@@ -53,6 +53,14 @@ class Finding:
     layer: str | None = None
     """client, proxy, router, prefill, KV transfer or decode; None while nothing measured decides."""
     sureness: Sureness = Sureness.OPEN
+    rule: str = ""
+    """The name of the rule of attribution that was believed."""
+    against: tuple[str, ...] = ()
+    """What speaks for another layer."""
+    ruled_out: tuple[str, ...] = ()
+    """The layers that were seen to be sound, each with why."""
+    would_decide: str = ""
+    """What to measure to be sure of the layer; empty when it is."""
     replay: str | None = None
     """A shell command that sends the same again, without secrets."""
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_pdserve.engines import ENGINES
+from pytest_pdserve.evidence import Reading, Surroundings, Watched
+from pytest_pdserve.observe.bisect import Bisector
+from pytest_pdserve.observe.gauges import read_gauges
+from pytest_pdserve.settings import one_line
+from pytest_pdserve.target import Role
 from pytest_pdserve.target.ask import ask
 from pytest_pdserve.target.models import read_models
 from pytest_pdserve.wire import Outcome
@@ -15,12 +22,20 @@ from pytest_pdserve.wire import Outcome
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_pdserve.chat import ChatRequest
     from pytest_pdserve.settings import Credential
     from pytest_pdserve.target import Service, Target
     from pytest_pdserve.target.ask import Answer
 
 LOOK: Final = 2.0
-"""Seconds that one look at one service may take: less than the grace that a hung probe leaves us."""
+"""Seconds that one look at one service may take."""
+BETWEEN: Final = 1.0
+"""Seconds between two readings: long enough that an engine that works shows it."""
+CANARY: Final = 5.5
+"""Seconds that a canary may take: with the look before it less than the grace that a hung probe leaves us."""
+CANARY_LEAST: Final = 2.0
+PATIENCE: Final = 5.0
+"""A canary is given so many times what a small answer usually takes."""
 UNKNOWN_PATH: Final = frozenset({404, 405})
 """How servers say that they lack a path; vllm-router answers 405 to every GET that it doesn't know."""
 LOCKED: Final = frozenset({401, 403})
@@ -58,6 +73,9 @@ class Observer:
         self._engine = ENGINES[target.engine]
         self._http = http
         self._credential = credential
+        self._bisector = Bisector(target, http, credential)
+        self._gathering: asyncio.Task[Surroundings] | None = None
+        self._small: deque[float] = deque(maxlen=9)
 
     async def look(self) -> tuple[ServiceState, ...]:
         """How every service answers right now, all asked at the same time."""
@@ -94,9 +112,80 @@ class Observer:
             return self._problem(path, answer) or f"{path} is no list of models: {answer.shown()}"
         return tuple(model.id for model in listed)
 
-    async def evidence(self) -> list[str]:
-        """What the services show now, one line each, for a finding."""
-        return [f"meanwhile {state}" for state in await self.look()]
+    async def reading(self, service: Service, *, deadline: float = LOOK) -> Reading:
+        """What a service's metrics say now, by meaning; `problem` says in one line why they say nothing."""
+        url = service.url + self._engine.metrics_path
+        answer = await ask(self._http, self._credential, url, deadline=deadline)
+        at = time.monotonic()
+        if not answer.ok:
+            return Reading(at=at, values={}, problem=self._problem(self._engine.metrics_path, answer))
+        page = bytes(answer.exchange.body.data).decode("utf-8", "replace")
+        try:
+            return Reading(at=at, values=read_gauges(page, self._engine, service.role))
+        except ValueError as error:
+            return Reading(
+                at=at, values={}, problem=f"metrics that can't be read: {one_line(str(error))[:120]}"
+            )
+
+    async def watch(self, *, readings: int = 2) -> tuple[Watched, ...]:
+        """Every service, all at the same time: whether it answers, and what its gauges show, twice a second apart.
+
+        Takes at most about 3 s, whatever they do. Routers and proxies show their metrics elsewhere.
+        """
+        return tuple(
+            await asyncio.gather(*(self._watched(service, readings) for service in self._target.services))
+        )
+
+    async def _watched(self, service: Service, readings: int) -> Watched:
+        until = time.monotonic() + LOOK + BETWEEN
+        shows = service.role in (Role.PREFILL, Role.DECODE)
+        if shows:
+            state, first = await asyncio.gather(self.state(service), self.reading(service))
+            read = [first]
+        else:
+            state, read = await self.state(service), []
+        while read and read[-1].values and len(read) < readings:
+            await asyncio.sleep(max(read[-1].at + BETWEEN - time.monotonic(), 0.0))
+            read.append(await self.reading(service, deadline=max(until - time.monotonic(), 0.1)))
+        return Watched(
+            name=service.name,
+            role=service.role,
+            problem=state.problem,
+            seconds=state.seconds,
+            reached=state.status is not None,
+            readings=tuple(reading for reading in read if reading.values),
+        )
+
+    async def surroundings(
+        self, failed: ChatRequest | None = None, *, reused: bool = False, still_open: bool = False
+    ) -> Surroundings:
+        """What the services show, and then how canaries fare, within about 9 s.
+
+        `failed` is the request that something is wrong with, `reused` whether it went over a kept connection, and
+        `still_open` whether it is waiting even now, so that what stands still can be seen. Those who ask while
+        another's are being gathered get the same: requests that hang together need one look.
+        """
+        if self._gathering is None or self._gathering.done():
+            gathered = self._gather(failed, reused=reused, still_open=still_open)
+            self._gathering = asyncio.create_task(gathered)
+        return await asyncio.shield(self._gathering)
+
+    async def _gather(self, failed: ChatRequest | None, *, reused: bool, still_open: bool) -> Surroundings:
+        # Watched first: canaries would show in the gauges.
+        watched = await self.watch(readings=2 if still_open else 1)
+        usual = self.usual
+        bound = CANARY if usual is None else min(CANARY, max(CANARY_LEAST, PATIENCE * usual))
+        hops = await self._bisector.bisect(failed, reused=reused, bound=bound)
+        return Surroundings(watched=watched, hops=hops, usual=usual)
+
+    def note(self, seconds: float) -> None:
+        """Remember how long a small answer took, whole, for what is usual."""
+        self._small.append(seconds)
+
+    @property
+    def usual(self) -> float | None:
+        """Seconds that a small answer took lately, in the middle; None before there was one."""
+        return statistics.median(self._small) if self._small else None
 
     def _problem(self, path: str, answer: Answer) -> str:
         if answer.ok:

@@ -19,9 +19,9 @@ from pytest_pdserve.run import allowance
 if TYPE_CHECKING:
     from pytest_pdserve.run import Run
 
-STAGES: Final = {"health": 33.0, "correctness": 33.0, "sessions": 63.0, "stress": 63.0}
+STAGES: Final = {"health": 40.0, "correctness": 40.0, "sessions": 70.0, "stress": 70.0}
 """The bundled stages in the order in which they run, and the seconds that a probe of each may take by default."""
-OWN_SECONDS: Final = 63.0
+OWN_SECONDS: Final = 70.0
 """Seconds that a user's probe may take if it doesn't say so itself, and nor does pytest-timeout's setting."""
 
 

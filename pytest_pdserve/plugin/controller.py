@@ -295,7 +295,13 @@ class Controller:
             except (ValueError, SimError) as problem:
                 raise SimError(f"--pd-sim={given!r}: {problem}") from None
             self._simulation = start_as(arguments)
-            self._settings = replace(self._settings, entry=self._simulation.entry)
+            self._settings = replace(
+                self._settings,
+                entry=self._simulation.entry,
+                router=self._simulation.router,
+                prefill=self._simulation.prefill,
+                decode=self._simulation.decode,
+            )
 
     def _resolve(self) -> Target:
         loop = LoopThread()

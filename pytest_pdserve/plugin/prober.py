@@ -86,6 +86,8 @@ class Prober:
             finding,
             what=mask(finding.what),
             evidence=tuple(mask(line) for line in finding.evidence),
+            against=tuple(mask(line) for line in finding.against),
+            ruled_out=tuple(mask(line) for line in finding.ruled_out),
             replay=mask(finding.replay) if finding.replay is not None else None,
         )
 

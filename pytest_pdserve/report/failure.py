@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_pdserve.judge import Finding
 
 WHAT_LINES: Final = 3
-EVIDENCE_LINES: Final = 7
+EVIDENCE_LINES: Final = 4
 REPLAY_LINES: Final = 2
 INDENT: Final = 2
 MARGIN: Final = " " * INDENT
@@ -36,11 +36,24 @@ def failure_text(finding: Finding, *, width: int = 80, unicode: bool = True) -> 
             )
             break
         evidence += page.wrap(page.text(text), lines=min(room, 3), indent=2 * INDENT, head=MARGIN)
-    return "\n".join([*lines, *evidence, *_replay(page, finding.replay)])
+    told = [f"{lead}: {'; '.join(texts)}" for lead, texts in _rest(finding) if texts]
+    rest = [
+        line for text in told for line in page.wrap(page.text(text), lines=1, indent=2 * INDENT, head=MARGIN)
+    ]
+    return "\n".join([*lines, *evidence, *rest, *_replay(page, finding.replay)])
+
+
+def _rest(finding: Finding) -> list[tuple[str, tuple[str, ...]]]:
+    """What bears on the layer besides its evidence."""
+    decides = (finding.would_decide,) if finding.would_decide else ()
+    return [("against it", finding.against), ("ruled out", finding.ruled_out), ("would decide", decides)]
 
 
 def _layer_line(finding: Finding) -> str:
-    return f"layer: {where(finding)}" if finding.layer else "layer open: nothing measured decides"
+    if not finding.layer:
+        return "layer open: nothing measured decides"
+    by = f" (by the rule: {finding.rule})" if finding.rule else ""
+    return f"layer: {where(finding)}{by}"
 
 
 def _replay(page: Page, command: str | None) -> list[str]:

@@ -1,7 +1,7 @@
 """From settings to a `Target`: ask the entry what it is, what it serves and who its workers are."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import httpx
@@ -87,7 +87,7 @@ class _Inquiry:
         found = self._keep(list(zip(candidates, answers, strict=True)))
         engine = self._engine(said, [answer for _, answer in found], told, health)
         offered, model = self._model(said, found)
-        services = self._services([one for one, _ in found])
+        services = self._services([one for one, _ in found], dict(told.bootstrap_ports))
         self._note_gaps(services, engine, said)
         version = await self._version(engine, [one.url for one, answer in found if answer.came])
         return Target(
@@ -197,7 +197,9 @@ class _Inquiry:
             )
         return offered, model
 
-    def _services(self, workers: Sequence[_Candidate]) -> tuple[Service, ...]:
+    def _services(
+        self, workers: Sequence[_Candidate], bootstrap_ports: Mapping[str, int]
+    ) -> tuple[Service, ...]:
         services = [Service(role=self.entry_role, url=self.entry, name=str(self.entry_role), declared=True)]
         if self.entry_role is Role.PROXY:
             services.append(Service(role=Role.ROUTER, url=self.router, name=str(Role.ROUTER), declared=True))
@@ -205,7 +207,15 @@ class _Inquiry:
             alike = [one for one in workers if one.role is role]
             for number, one in enumerate(alike, 1):
                 name = f"{role} {number}" if len(alike) > 1 else str(role)
-                services.append(Service(role=role, url=one.url, name=name, declared=one.declared))
+                services.append(
+                    Service(
+                        role=role,
+                        url=one.url,
+                        name=name,
+                        declared=one.declared,
+                        bootstrap_port=bootstrap_ports.get(one.url),
+                    )
+                )
         return tuple(services)
 
     def _note_gaps(self, services: Sequence[Service], engine: str, said: Entry) -> None:

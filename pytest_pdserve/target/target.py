@@ -36,6 +36,8 @@ class Service:
     """What people read: "router", "prefill", or "prefill 2" where there are several."""
     declared: bool
     """Whether the settings name it; else a router told of it or the common layout suggests it."""
+    bootstrap_port: int | None = None
+    """Where a prefill of SGLang meets its decodes, as the router tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

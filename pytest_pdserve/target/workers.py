@@ -22,6 +22,8 @@ class Told:
 
     workers: tuple[tuple[Role, str], ...] = ()
     """Role and base URL, by role and then by URL, since routers list them in no stable order."""
+    bootstrap_ports: tuple[tuple[str, int], ...] = ()
+    """Base URL of a prefill, and the port where it meets its decodes."""
     notes: tuple[str, ...] = ()
 
 
@@ -37,6 +39,7 @@ def read_workers(data: Any, *, router_is_local: bool) -> Told | None:
     if not all(isinstance(entry, dict) and isinstance(entry.get("url"), str) for entry in entries):
         return None
     found: set[tuple[Role, str]] = set()
+    ports: dict[str, int] = {}
     notes: list[str] = []
     if len(entries) > MOST:
         notes.append(f"the router lists {len(entries)} workers; only the first {MOST} are looked at")
@@ -51,10 +54,14 @@ def read_workers(data: Any, *, router_is_local: bool) -> Told | None:
             notes.append(f"the router's {role} {announced} is an address on its own machine: left out")
         else:
             found.add((role, url))
+            if isinstance(port := entry.get("bootstrap_port"), int):
+                ports[url] = port
             notes.extend(_health(entry, role, url))
     order = list(Role)
     workers = sorted(found, key=lambda worker: (order.index(worker[0]), worker[1]))
-    return Told(workers=tuple(workers), notes=tuple(dict.fromkeys(notes)))
+    return Told(
+        workers=tuple(workers), bootstrap_ports=tuple(ports.items()), notes=tuple(dict.fromkeys(notes))
+    )
 
 
 def is_local(url: str) -> bool:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 MAX_BYTES: Final = 16 * 1024 * 1024
-WHILE_HUNG_SECONDS: Final = 5.0
+WHILE_HUNG_SECONDS: Final = 10.0
 """How long `while_hung` may take."""
 _CLEAN_UP_SECONDS: Final = 1.0
 
@@ -85,7 +85,7 @@ async def exchange(
     (TypeError), and whatever the request's own body stream or `while_hung` raises.
 
     When the deadline passes, `while_hung` is awaited with the exchange that will be returned while the request is
-    still open, and cancelled after 5 seconds; then the connection is closed. What arrives meanwhile changes nothing.
+    still open, and cancelled after 10 seconds; then the connection is closed. What arrives meanwhile changes nothing.
     """
     timeline = Timeline(started=monotonic())
     request.extensions = {

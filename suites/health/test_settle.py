@@ -8,6 +8,7 @@ import pytest
 
 from pytest_pdserve.deployment import Inconclusive, ProbeFailure, ProbeHang
 from pytest_pdserve.judge import Course, LatencyBudget, judge_settle
+from pytest_pdserve.judge.attribution import Kind
 from pytest_pdserve.wire import Outcome
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ LONGEST = 120.0
 MOST_ANSWERS = 12
 
 
-@pytest.mark.timeout(303, func_only=True)
+@pytest.mark.timeout(310, func_only=True)
 @pytest.mark.sends(requests=MOST_ANSWERS, prompt_tokens=MOST_ANSWERS * 200, output_tokens=MOST_ANSWERS * 8)
 def test_answers_settle(pd: Deployment) -> None:
     """Small answers in a row: the last three agree and keep the budget, and none is slower than one before.
@@ -60,9 +61,10 @@ def _report(
         raise ProbeHang(pd.finding(what, reply, *evidence))
     if settle.course is Course.NOT_WARM_UP:
         what = f"answer {settle.slower_at} was slower than one before it and above {budget:g} s"
-        raise ProbeFailure(pd.finding(what, reply, *evidence))
+        raise ProbeFailure(pd.finding(what, pd.replies[settle.slower_at - 1], *evidence, kind=Kind.SLOW))
     if settle.course is Course.FALLING:
         what = f"answers are still above {budget:g} s after {len(latencies)}"
-        raise ProbeFailure(pd.finding(what, reply, *evidence, "they never rose: consistent with a warm-up"))
+        never = "they never rose: consistent with a warm-up"
+        raise ProbeFailure(pd.finding(what, reply, *evidence, never, kind=Kind.SLOW))
     if settle.course is Course.UNSTEADY:
         raise Inconclusive(f"within {budget:g} s, but the last answers don't agree: {course}")

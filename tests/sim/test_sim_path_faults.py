@@ -165,14 +165,23 @@ def test_a_kept_connection_goes_stale() -> None:
             assert chat(sim.entry, *copying("6")).text == "6"
 
 
+def tokens_made(sim: Simulation) -> float:
+    return gauge(sim.decode[0], "sglang:realtime_tokens_total")
+
+
 def test_overload_freezes_what_already_runs() -> None:
     with start(time_scale=10) as sim:
         sim.set_faults("overload-deadlock=2")
         with ThreadPoolExecutor(6) as pool:
             asked = [pool.submit(chat, sim.entry, "hello", max_tokens=500, timeout_s=4) for _ in range(6)]
             assert eventually(lambda: gauge(sim.decode[0], "sglang:num_running_reqs") >= 1)
-            frozen = [each.exception() for each in asked]
-        assert all(isinstance(error, TimeoutError) for error in frozen)
+            made = [tokens_made(sim)]
+            while len(made) < 2 or made[-1] != made[-2]:
+                time.sleep(0.3)  # a step takes 0.02 s
+                made.append(tokens_made(sim))
+            assert gauge(sim.decode[0], "sglang:num_running_reqs") >= 1
+            assert all(isinstance(each.exception(), TimeoutError) for each in asked)
+            assert tokens_made(sim) == made[-1]
         sim.set_faults()
         assert eventually(lambda: gauge(sim.decode[0], "sglang:num_used_tokens") == 0)
 
