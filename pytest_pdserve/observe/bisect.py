@@ -55,8 +55,8 @@ class Bisector:
         if self._target.model is None:
             return ()
         request = self._canary(failed)
+        kept = self._kept(request, bound) if reused else _nothing()
         ways: list[Awaitable[Hop]] = [self._to_entry(request, "fresh", bound) for _ in range(OUTER)]
-        ways += [self._to_entry(request, "reuse", bound)] if reused else []
         ways += [
             self._to(Through.ROUTER, service, request, bound)
             for service in self._target.of(Role.ROUTER)
@@ -64,7 +64,8 @@ class Bisector:
             for _ in range(OUTER)
         ]
         ways += self._inside(request, bound)
-        return tuple(await asyncio.gather(*ways))
+        hops, tried = await asyncio.gather(asyncio.gather(*ways), kept)
+        return (*hops, *tried)
 
     def _canary(self, failed: ChatRequest | None) -> ChatRequest:
         small = failed is not None and (
@@ -101,6 +102,11 @@ class Bisector:
     ) -> Hop:
         reply = await self._ask(self._target.entry, request, bound, connection=connection)
         return _hop(Through.ENTRY, ("entry",), reply, bound, reused=reply.exchange.timeline.reused)
+
+    async def _kept(self, request: ChatRequest, bound: float) -> tuple[Hop, ...]:
+        """The second request on one connection, when the first one came through."""
+        first = await self._to_entry(request, "fresh", bound)
+        return (await self._to_entry(request, "reuse", bound),) if first.completed else ()
 
     async def _to(self, through: Through, service: Service, request: ChatRequest, bound: float) -> Hop:
         return _hop(through, (service.name,), await self._ask(service.url, request, bound), bound)
@@ -157,6 +163,10 @@ class Bisector:
         )
         raw = await exchange(self._http, built, deadline=bound, connection=connection)
         return read_reply(request, raw, mask=self._credential.mask)
+
+
+async def _nothing() -> tuple[Hop, ...]:
+    return ()
 
 
 def _transfer(reply: Reply) -> dict[str, Any] | None:

@@ -10,10 +10,11 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from pytest_pdserve.chat import ChatClient, chat_request, http_client
+from pytest_pdserve.chat import ChatClient, ChatRequest, chat_request, http_client
+from pytest_pdserve.evidence import Surroundings
 from pytest_pdserve.settings import Credential
 from pytest_pdserve.target import Target
-from pytest_pdserve.wire import Outcome
+from pytest_pdserve.wire import Exchange, Outcome
 from tests.chat.llm_server import (
     CLOSE,
     END,
@@ -128,19 +129,20 @@ def test_a_hang_says_where(parts: tuple[Part, ...], reads: str, waited_for: str)
 def test_evidence_is_gathered_while_the_request_is_open() -> None:
     with LlmServer(lambda _: [HANG]) as server:
 
-        async def look() -> list[str]:
-            return [f"{server.open_now} open"]
+        async def look(request: ChatRequest, hung: Exchange) -> Surroundings:
+            assert (request.body["max_tokens"], hung.outcome) == (64, Outcome.HUNG)
+            return Surroundings(usual=float(server.open_now))
 
-        reply = ask(server, lambda client: client.chat("hi", deadline=0.3), gather_evidence=look)
-    assert reply.evidence == ("1 open",)
+        reply = ask(server, lambda client: client.chat("hi", deadline=0.3), look_around=look)
+    assert reply.surroundings == Surroundings(usual=1.0)
 
 
 def test_no_evidence_is_gathered_for_an_answer() -> None:
-    async def look() -> list[str]:
+    async def look(request: ChatRequest, hung: Exchange) -> Surroundings:
         raise AssertionError
 
     with LlmServer(lambda asked: answer(asked, "ok")) as server:
-        assert ask(server, lambda client: client.chat("hi"), gather_evidence=look).evidence == ()
+        assert ask(server, lambda client: client.chat("hi"), look_around=look).surroundings is None
 
 
 @pytest.mark.parametrize("end", [CLOSE, RESET], ids=["FIN", "RST"])

@@ -51,8 +51,8 @@ def assert_clean(reply: Reply) -> None:
     assert fragments(repr(reply)) == []
 
 
-def read(body: bytes, *, evidence: tuple[str, ...] = (), **options: Any) -> Reply:
-    reply = read_reply(asked(), exchange_of(body, **options), mask=CREDENTIAL.mask, evidence=evidence)
+def read(body: bytes, **options: Any) -> Reply:
+    reply = read_reply(asked(), exchange_of(body, **options), mask=CREDENTIAL.mask)
     assert_clean(reply)
     return reply
 
@@ -126,18 +126,16 @@ def test_bodies(body: bytes, status: int, kind: str) -> None:
     assert MASK in read(body, status=status, kind=kind).reason
 
 
-def test_headers_trailers_reason_and_evidence() -> None:
+def test_headers_trailers_and_reason() -> None:
     reply = read(
         b"",
         headers=[("x-echo", f"Bearer {KEY}"), (KEY, "1")],
         trailers=[("x-key", KEY)],
         outcome=Outcome.BROKEN,
         reason=f"reset after {KEY}",
-        evidence=(f"prefill: {KEY}",),
     )
     assert reply.exchange.header("x-echo") == f"Bearer {MASK}"
     assert reply.exchange.trailers == (("x-key", MASK),)
-    assert reply.evidence == (f"prefill: {MASK}",)
 
 
 @pytest.mark.parametrize("kind", [SSE, "text/plain", "application/json", "text/html"])

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from pytest_pdserve.chat import ChatClient, http_client
 from pytest_pdserve.deployment import Deployment
+from pytest_pdserve.evidence import Surroundings
 from pytest_pdserve.judge import LatencyBudget
 from pytest_pdserve.observe import Observer
 from pytest_pdserve.settings import Credential
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from tests.chat.llm_server import Script
 
 KEY = "sk-Xq7Lm2Vw9Rt4Zp"
+
+
+class SeesNothing(Observer):
+    """Sends no canaries: here the scripted server is asked only by the test."""
+
+    async def surroundings(self, failed: Any = None, **how: bool) -> Surroundings:
+        return Surroundings(usual=self.usual)
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +53,8 @@ def deploy(loop: LoopThread) -> Callable[..., AbstractContextManager[tuple[Deplo
             target = Target(name="t", entry=server.url, services=(router,), engine="openai", model="m")
             credential = Credential(api_key=SecretStr(KEY), variable="KEY", entry=server.url)
             http = http_client(credential)
-            observer = Observer(target, http, credential)
-            client = ChatClient(target, credential=credential, http=http, gather_evidence=observer.evidence)
+            observer = SeesNothing(target, http, credential)
+            client = ChatClient(target, credential=credential, http=http)
             pd = Deployment(
                 **{
                     "target": target,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,24 +168,3 @@ def test_models_are_listed() -> None:
 )
 def test_no_list_of_models_is_one_line(body: Part, line: str) -> None:
     assert models(body) == line
-
-
-def test_all_services_are_asked_at_the_same_time_and_become_evidence() -> None:
-    with LlmServer(lambda _: [0.3, sized(b"ok")]) as up, LlmServer(lambda _: [HANG]) as stuck:
-        services = (
-            Service(role=Role.ROUTER, url=up.url, name="router", declared=True),
-            Service(role=Role.PREFILL, url=up.url, name="prefill", declared=True),
-            Service(role=Role.DECODE, url=stuck.url, name="decode", declared=True),
-        )
-        target = Target(name="t", entry=up.url, services=services, engine="vllm")
-
-        async def run() -> list[str]:
-            async with http_client() as http:
-                observer = Observer(target, http, Credential())
-                return await asyncio.wait_for(observer.evidence(), 20)
-
-        lines = asyncio.run(run())
-        assert up.most_open == 2
-    assert lines[0].startswith("meanwhile router: 200 from /readiness in ")
-    assert lines[1].startswith("meanwhile prefill: 200 from /health in ")
-    assert re.match(r"meanwhile decode: /health: sent after \d\.\d s, then nothing for \d\.\d s", lines[2])

@@ -236,6 +236,6 @@ def test_a_long_command_is_cut_in_the_middle_with_a_hint():
 
 def test_much_evidence_is_counted():
     text = failure_text(Finding(what="odd", evidence=tuple(f"line {number}" for number in range(20))))
-    assert "line 6" in text
-    assert "line 7" not in text
-    assert "  … and 13 more in the report" in text.split("\n")
+    assert "line 3" in text
+    assert "line 4" not in text
+    assert "  … and 16 more in the report" in text.split("\n")

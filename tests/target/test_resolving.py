@@ -10,8 +10,9 @@ from pytest_pdserve.settings import Credential, Layout
 from pytest_pdserve.target import Role, Service, Target, TargetError, inquiry
 
 
-def service(role, url, name=None, *, declared=False):
-    return Service(role=role, url=url, name=name or str(role), declared=declared)
+def service(role, url, name=None, *, declared=False, bootstrap_port=None):
+    name = name or str(role)
+    return Service(role=role, url=url, name=name, declared=declared, bootstrap_port=bootstrap_port)
 
 
 def test_a_router_of_sglang(run, ask_target):
@@ -23,7 +24,7 @@ def test_a_router_of_sglang(run, ask_target):
                 entry=router.url,
                 services=(
                     service(Role.ROUTER, router.url, declared=True),
-                    service(Role.PREFILL, prefill.url),
+                    service(Role.PREFILL, prefill.url, bootstrap_port=8998),
                     service(Role.DECODE, decode.url),
                 ),
                 engine="sglang",

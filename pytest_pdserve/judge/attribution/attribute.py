@@ -109,4 +109,6 @@ def _seen(around: Surroundings) -> tuple[str, ...]:
         "prefill and decode asked directly": around.through(Through.PAIR),
     }
     workers = around.of(Role.PREFILL) + around.of(Role.DECODE)
-    return (*(told(hops, what) for what, hops in ways.items() if hops), *map(shows, workers))
+    problems = [f"{each.name}: {each.problem}" for each in around.watched if each.problem]
+    shown = [shows(worker) for worker in workers if worker.readings]
+    return (*(told(hops, what) for what, hops in ways.items() if hops), *problems, *shown)
