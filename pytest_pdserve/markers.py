@@ -83,6 +83,16 @@ def disruptive() -> bool:
     return True
 
 
+def can_wedge() -> bool:
+    """The test may leave a deployment that answers nobody any more; afterwards a canary asks."""
+    return True
+
+
+def settles() -> bool:
+    """The test finds out whether latencies are steady; when it fails, no latency budget is judged after it."""
+    return True
+
+
 def needs(*capabilities: str) -> tuple[str, ...]:
     """The test is skipped where model or server can't do these even alone."""
     unknown = [name for name in capabilities if name not in CAPABILITIES]
@@ -109,7 +119,17 @@ def sends(*, requests: int, prompt_tokens: int, output_tokens: int) -> Sends:
 
 MARKS: Final[dict[str, Callable[..., Any]]] = {
     function.__name__: function
-    for function in (latency_budget, multi_turn, concurrency, disruptive, needs, depth, sends)
+    for function in (
+        latency_budget,
+        multi_turn,
+        concurrency,
+        disruptive,
+        can_wedge,
+        settles,
+        needs,
+        depth,
+        sends,
+    )
 }
 
 

@@ -12,6 +12,7 @@ import httpx
 from pytest_pdserve.capabilities import Capabilities, CapabilityUnknown
 from pytest_pdserve.chat import ChatClient, http_client
 from pytest_pdserve.deployment import Deployment, NotRun, exchange_time
+from pytest_pdserve.gate import Gate
 from pytest_pdserve.judge import LatencyBudget
 from pytest_pdserve.load import Sends
 from pytest_pdserve.markers import Depth, read_mark
@@ -20,6 +21,7 @@ from pytest_pdserve.wire import BridgeTransport, LoopThread, Outcome, Transport,
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     import pytest
 
@@ -44,11 +46,16 @@ class Run:
     disruptive: bool
     max_concurrency: int | None
     seed: int
+    folder: Path
+    """Where the processes of this run leave what the others have to know; emptied when it ends."""
+    keep_going: bool = False
+    """Whether probes run also when the deployment is wedged."""
     loop: LoopThread = field(default_factory=LoopThread)
     capabilities: Capabilities = field(default_factory=Capabilities)
     _transport: Transport = field(init=False)
     _client: ChatClient = field(init=False)
     observer: Observer = field(init=False)
+    gate: Gate = field(init=False)
 
     def __post_init__(self) -> None:
         self._transport = transport(self.settings)
@@ -60,6 +67,8 @@ class Run:
             http=http,
             look_around=self._look_around,
         )
+        quiet = ChatClient(self.target, credential=self.settings.credential, http=http)
+        self.gate = Gate(client=quiet, loop=self.loop, observer=self.observer, folder=self.folder)
 
     async def _look_around(self, request: ChatRequest, hung: Exchange) -> Surroundings:
         reused = hung.timeline.reused

@@ -101,6 +101,8 @@ class ProbeRecord:
     outcome: ProbeOutcome
     reason: str = ""
     """Why it was skipped, not run, inconclusive or broke; one line."""
+    note: str = ""
+    """What a reader of a probe that passed has to know all the same; one line."""
     duration: float = 0.0
     """Seconds, set-up and clean-up included."""
     needs: tuple[str, ...] = ()

@@ -77,6 +77,11 @@ class Observer:
         self._gathering: asyncio.Task[Surroundings] | None = None
         self._small: deque[float] = deque(maxlen=9)
 
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """The services that it looks at."""
+        return self._target.services
+
     async def look(self) -> tuple[ServiceState, ...]:
         """How every service answers right now, all asked at the same time."""
         return tuple(await asyncio.gather(*(self.state(service) for service in self._target.services)))

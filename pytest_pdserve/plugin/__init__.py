@@ -28,5 +28,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _register_marks_by_name(config: pytest.Config) -> None:
     """Names only: reading the marks' signatures would load the house, for a run that has no use for it."""
-    for name in ("latency_budget", "multi_turn", "concurrency", "disruptive", "needs", "depth", "sends"):
+    for name in (
+        "latency_budget",
+        "multi_turn",
+        "concurrency",
+        "disruptive",
+        "can_wedge",
+        "settles",
+        "needs",
+        "depth",
+        "sends",
+    ):
         config.addinivalue_line("markers", f"{name}(...): see pytest --pd-target=sim --markers")

@@ -11,6 +11,7 @@ import pytest
 
 import pytest_pdserve
 from pytest_pdserve.capabilities import CALIBRATION_SENDS
+from pytest_pdserve.gate import CANARY_SENDS
 from pytest_pdserve.judge import OWN_STAGE
 from pytest_pdserve.load import Sends
 from pytest_pdserve.markers import MARKS, Depth, read_mark
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 STAGES: Final = {"health": 40.0, "correctness": 40.0, "sessions": 70.0, "stress": 70.0}
 """The bundled stages in the order in which they run, and the seconds that a probe of each may take by default."""
+MANY: Final = 8
+"""Requests at once from which a probe may wedge a deployment."""
 OWN_SECONDS: Final = 70.0
 """Seconds that a user's probe may take if it doesn't say so itself, and nor does pytest-timeout's setting."""
 
@@ -79,6 +82,18 @@ def is_probe(item: pytest.Item) -> TypeGuard[pytest.Function]:
     return isinstance(item, pytest.Function) and any(
         name == "pd" or name.startswith("pd_") for name in item.fixturenames
     )
+
+
+def asks_for_answers(item: pytest.Item) -> bool:
+    """Whether a probe waits for answers of the model; one that asks each service something cheap doesn't."""
+    return isinstance(item, pytest.Function) and "pd_service" not in item.fixturenames
+
+
+def can_wedge(item: pytest.Item) -> bool:
+    """Whether a probe may leave a deployment that answers nobody: so its mark says, or much at once, or the risk."""
+    marked = any(item.get_closest_marker(name) is not None for name in ("can_wedge", "disruptive"))
+    callspec = getattr(item, "callspec", None)
+    return marked or (callspec is not None and int(callspec.params.get("level", 1)) >= MANY)
 
 
 class Collection:
@@ -141,6 +156,8 @@ class Collection:
         total = CALIBRATION_SENDS if any(read_mark(item, "needs") for item in running) else Sends()
         for sends in stated:
             total += sends or Sends()
+        for _ in filter(can_wedge, running):
+            total += CANARY_SENDS
         silent = sum(
             sends is None and stage_of(item.path) == OWN_STAGE
             for item, sends in zip(running, stated, strict=True)

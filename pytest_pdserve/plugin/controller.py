@@ -11,6 +11,7 @@ import tempfile
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from pytest_pdserve.judge import (
     judge_run,
 )
 from pytest_pdserve.plugin.collection import Plan
+from pytest_pdserve.plugin.waiting import Wait
 from pytest_pdserve.report import (
     RunRecord,
     header_cells,
@@ -46,7 +48,7 @@ from pytest_pdserve.target import Role, TargetError, resolve
 from pytest_pdserve.wire import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     import httpx
 
@@ -83,10 +85,12 @@ class Controller:
         self._record: RunRecord | None = None
         self._trouble: list[str] = []
         self._hand_back = tempfile.TemporaryDirectory(prefix="pdserve-", ignore_cleanup_errors=True)
+        self.hand_back = Path(self._hand_back.name)
         self.seed = random.SystemRandom().randrange(2**32)
         self.when_resolved: Callable[[Settings, Target], None] = lambda _settings, _target: None
         self._folder = None if _only_looks(config) else self._new_folder()
         self._terminated: Any = None
+        self._waited: tuple[str, ...] = ()
 
     # --- before
 
@@ -204,6 +208,7 @@ class Controller:
             plan=str(self._plan or ""),
             selection=self._plan.selection if self._plan else "",
             incomplete=self._incomplete,
+            waited=self._waited,
             client_lag=max((reply.client_lag for probe in probes for reply in probe.replies), default=0.0),
             probes=probes,
         )
@@ -304,12 +309,21 @@ class Controller:
             )
 
     def _resolve(self) -> Target:
+        limit = self._config.getoption("--pd-wait")
+        wait = Wait(self._say, limit)
         loop = LoopThread()
         http = http_client(self._settings.credential, transport(self._settings))
+        resolving = partial(wait.until_ready, self._settings) if limit else partial(resolve, self._settings)
         try:
-            return loop.run(_resolve_and_close, self._settings, http, bound=RESOLVING)
+            return loop.run(_and_close, resolving, http, bound=limit + 2 * RESOLVING)
         finally:
             loop.close()
+            self._waited = tuple(wait.lines)
+
+    def _say(self, line: str) -> None:
+        """A line at once, before pytest's own report begins; nothing with -q."""
+        if self._config.option.verbose >= 0:
+            print(f"pdserve: {line}", flush=True)
 
     def _plan_line(self) -> str:
         return f"pdserve: plan {self._config.getoption('--pd-depth')}: {self._plan}"
@@ -350,9 +364,11 @@ def _only_looks(config: pytest.Config) -> bool:
     return any(config.getoption(option, False) for option in options)
 
 
-async def _resolve_and_close(settings: Settings, http: httpx.AsyncClient) -> Target:
+async def _and_close(
+    resolving: Callable[[httpx.AsyncClient], Awaitable[Target]], http: httpx.AsyncClient
+) -> Target:
     async with http:
-        return await resolve(settings, http)
+        return await resolving(http)
 
 
 def _html_extra(content: str) -> dict[str, Any]:

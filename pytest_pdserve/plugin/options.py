@@ -37,6 +37,18 @@ def add_options(parser: pytest.Parser) -> None:
         help="also run probes that may disturb other users of the deployment.",
     )
     group.addoption(
+        "--pd-wait",
+        type=float,
+        metavar="SECONDS",
+        default=0.0,
+        help="first wait until every service is ready, for so long at most (default: don't wait).",
+    )
+    group.addoption(
+        "--pd-keep-going",
+        action="store_true",
+        help="run the remaining probes also when the deployment answers nobody any more.",
+    )
+    group.addoption(
         "--pd-max-concurrency",
         type=int,
         metavar="N",

@@ -13,7 +13,7 @@ from pytest_pdserve.deployment import Inconclusive, NotRun, ProbeFailure, ProbeH
 from pytest_pdserve.fixtures import DEPLOYMENT, RUN
 from pytest_pdserve.judge import Finding, ProbeOutcome, ProbeRecord, ReplyRecord
 from pytest_pdserve.markers import read_mark
-from pytest_pdserve.plugin.collection import is_probe, probe_id, stage_of
+from pytest_pdserve.plugin.collection import asks_for_answers, can_wedge, is_probe, probe_id, stage_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_pdserve.run import Run
 
 REPLIES_KEPT: Final = 200
+STOPPED: Final = "the deployment stopped answering after this probe"
 SKIPS: Final[dict[type[BaseException] | type[None], ProbeOutcome]] = {
     Inconclusive: ProbeOutcome.INCONCLUSIVE,
     NotRun: ProbeOutcome.NOT_RUN,
@@ -43,12 +44,35 @@ class Prober:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Try what the probe needs before its time begins; judge its budget when it has passed."""
         deployment = item.stash.get(DEPLOYMENT, None)
-        if deployment is not None:
+        if deployment is None or not is_probe(item):
+            return (yield)
+        if (wedged := self._run.gate.wedged) and not self._run.keep_going and asks_for_answers(item):
+            raise NotRun(wedged)
+        try:
             self._run.require(read_mark(item, "needs") or (), deployment)
-        result = yield
-        if deployment is not None:
-            deployment.judge_budget()
+            result = yield
+            if self._run.gate.unsettled is None:
+                deployment.judge_budget()
+        except (ProbeFailure, pytest.fail.Exception) as error:
+            raise self._looked_after(item, error) from None
+        if can_wedge(item) and not self._run.gate.answers():
+            self._run.gate.close(probe_id(item))
+            raise ProbeHang(Finding(what=STOPPED))
         return result
+
+    def _looked_after(self, item: pytest.Function, error: BaseException) -> BaseException:
+        """What a failed probe raises, with what it left behind; whoever comes next is told."""
+        gate, name = self._run.gate, probe_id(item)
+        if item.get_closest_marker("settles") is not None:
+            gate.not_settled(name)
+        if not (isinstance(error, ProbeHang) or _timed_out(error) or can_wedge(item)) or gate.wedged:
+            return error
+        if gate.answers():
+            return error
+        gate.close(name)
+        if not isinstance(error, ProbeFailure):
+            return error
+        return type(error)(replace(error.finding, evidence=(STOPPED, *error.finding.evidence)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -108,6 +132,7 @@ class Prober:
             replies=tuple(self._reply(deployment, reply) for reply in replies[:REPLIES_KEPT] if deployment),
             dropped_replies=max(0, len(replies) - REPLIES_KEPT),
             answered=any(reply.completed for reply in replies),
+            note=(self._run.gate.unsettled or "") if outcome is ProbeOutcome.PASSED and deployment else "",
         )
 
     def _reply(self, deployment: Deployment, reply: Reply) -> ReplyRecord:

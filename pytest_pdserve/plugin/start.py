@@ -31,19 +31,23 @@ def configure(config: pytest.Config) -> None:
     handed_over = getattr(config, "workerinput", {}).get("pdserve")
     if handed_over is not None:
         settings = Settings.from_public(handed_over["settings"], os.environ)
-        run = _run(config, settings, Target.from_json(handed_over["target"]), handed_over["seed"])
-        _probe(config, run, Path(handed_over["hand_back"]) / f"{handed_over['worker']}.json")
+        folder = Path(handed_over["hand_back"])
+        run = _run(config, settings, Target.from_json(handed_over["target"]), handed_over["seed"], folder)
+        _probe(config, run, folder / f"{handed_over['worker']}.json")
         return
     controller = Controller(config, _settings(config))
     config.pluginmanager.register(controller, "pdserve-controller")
     if config.getoption("dist", "no") == "no":
         # Probes run in this very process, as soon as the controller knows what there is to probe.
         controller.when_resolved = lambda settings, target: _probe(
-            config, _run(config, settings, target, controller.seed), None
+            config, _run(config, settings, target, controller.seed, controller.hand_back), None
         )
 
 
 def _settings(config: pytest.Config) -> Settings:
+    wait = config.getoption("--pd-wait")
+    if not (0 <= wait < float("inf")):
+        raise pytest.UsageError(f"--pd-wait: has to be a number of seconds, not {wait:g}")
     at_once = config.getoption("--pd-max-concurrency")
     if at_once is not None and at_once < 1:
         raise pytest.UsageError(f"--pd-max-concurrency: has to be a whole number above 0, not {at_once}")
@@ -59,7 +63,7 @@ def _settings(config: pytest.Config) -> Settings:
         raise pytest.UsageError(f"--pd-target: {problem}") from None
 
 
-def _run(config: pytest.Config, settings: Settings, target: Target, seed: int) -> Run:
+def _run(config: pytest.Config, settings: Settings, target: Target, seed: int, folder: Path) -> Run:
     depth = Depth(config.getoption("--pd-depth"))
     limits = [settings.limits.max_concurrency, config.getoption("--pd-max-concurrency")]
     if settings.limits.max_concurrency is None and depth is not Depth.DEEP and not settings.simulated:
@@ -71,6 +75,8 @@ def _run(config: pytest.Config, settings: Settings, target: Target, seed: int) -
         disruptive=config.getoption("--pd-disruptive"),
         max_concurrency=min((limit for limit in limits if limit is not None), default=None),
         seed=seed,
+        folder=folder,
+        keep_going=config.getoption("--pd-keep-going"),
     )
 
 

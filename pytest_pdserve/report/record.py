@@ -36,6 +36,8 @@ class RunRecord:
     """The one line of what the run sends at most."""
     selection: str = ""
     """Which part of the probes the user picked, such as `12 of 30 probes`; empty for all."""
+    waited: tuple[str, ...] = ()
+    """What became ready when, before anything was probed; empty when nothing was waited for."""
     incomplete: str | None = None
     """Why the run ended early; None when it didn't."""
     client_lag: float = 0.0

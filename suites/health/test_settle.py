@@ -23,6 +23,7 @@ LONGEST = 120.0
 MOST_ANSWERS = 12
 
 
+@pytest.mark.settles
 @pytest.mark.timeout(310, func_only=True)
 @pytest.mark.sends(requests=MOST_ANSWERS, prompt_tokens=MOST_ANSWERS * 200, output_tokens=MOST_ANSWERS * 8)
 def test_answers_settle(pd: Deployment) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +24,6 @@ from tests.chat.llm_server import HANG, Asked, LlmServer, Part, answer, copier, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from tests.chat.llm_server import Script
 
@@ -31,7 +32,7 @@ KEY = "sk-Xq7Lm2Vw9Rt4Zp"
 
 @contextmanager
 def running(script: Script, **settings: Any) -> Iterator[tuple[Run, LlmServer]]:
-    with LlmServer(script) as server:
+    with LlmServer(script) as server, TemporaryDirectory() as folder:
         credential = Credential(api_key=SecretStr(KEY), entry=server.url)
         run = Run(
             settings=Settings(name="t", entry=server.url, credential=credential, **settings),
@@ -40,6 +41,7 @@ def running(script: Script, **settings: Any) -> Iterator[tuple[Run, LlmServer]]:
             disruptive=False,
             max_concurrency=4,
             seed=1,
+            folder=Path(folder),
         )
         try:
             yield run, server
