@@ -22,8 +22,7 @@ CANARIES: Final = 2
 """Small requests that must all go unanswered, one after another, before a deployment counts as wedged."""
 LEAST: Final = 3.0
 MOST: Final = 8.0
-PATIENCE: Final = 5.0
-"""A canary has so many times what a small answer usually takes, from 3 to 8 seconds."""
+"""Seconds that a canary has at least and at most, depending on what a small answer usually takes."""
 CANARY_SENDS: Final = Sends(requests=CANARIES, prompt_tokens=CANARIES * 200, output_tokens=CANARIES * 8)
 _WEDGED, _UNSETTLED = "wedged", "unsettled"
 
@@ -50,8 +49,7 @@ class Gate:
 
     def answers(self) -> bool:
         """Send canaries on new connections, one after another, until one comes back."""
-        usual = self.observer.usual
-        bound = MOST if usual is None else min(MOST, max(LEAST, PATIENCE * usual))
+        bound = self.observer.patience(LEAST, MOST)
         return any(self._canary(bound) for _ in range(CANARIES))
 
     def close(self, probe: str) -> None:

@@ -60,7 +60,9 @@ class Run:
     def __post_init__(self) -> None:
         self._transport = transport(self.settings)
         http = http_client(self.settings.credential, self._transport)
-        self.observer = Observer(self.target, http, self.settings.credential)
+        self.observer = Observer(
+            self.target, http, self.settings.credential, longest=self.settings.limits.deadline
+        )
         self._client = ChatClient(
             self.target,
             credential=self.settings.credential,

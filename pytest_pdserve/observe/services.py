@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections import deque
@@ -68,7 +69,15 @@ class ServiceState:
 class Observer:
     """Asks the services of one target. Read-only; every question is bounded."""
 
-    def __init__(self, target: Target, http: httpx.AsyncClient, credential: Credential) -> None:
+    def __init__(
+        self,
+        target: Target,
+        http: httpx.AsyncClient,
+        credential: Credential,
+        *,
+        longest: float | None = None,
+    ) -> None:
+        """`longest` is how many seconds an answer may take at all, where the settings say so."""
         self._target = target
         self._engine = ENGINES[target.engine]
         self._http = http
@@ -76,6 +85,7 @@ class Observer:
         self._bisector = Bisector(target, http, credential)
         self._gathering: asyncio.Task[Surroundings] | None = None
         self._small: deque[float] = deque(maxlen=9)
+        self._longest = longest or math.inf
 
     @property
     def services(self) -> tuple[Service, ...]:
@@ -178,10 +188,14 @@ class Observer:
     async def _gather(self, failed: ChatRequest | None, *, reused: bool, still_open: bool) -> Surroundings:
         # Watched first: canaries would show in the gauges.
         watched = await self.watch(readings=2 if still_open else 1)
-        usual = self.usual
-        bound = CANARY if usual is None else min(CANARY, max(CANARY_LEAST, PATIENCE * usual))
+        bound = self.patience(CANARY_LEAST, CANARY)
         hops = await self._bisector.bisect(failed, reused=reused, bound=bound)
-        return Surroundings(watched=watched, hops=hops, usual=usual)
+        return Surroundings(watched=watched, hops=hops, usual=self.usual)
+
+    def patience(self, least: float, most: float) -> float:
+        """Seconds for a canary: some times what is usual, within limits, and no more than any answer may take."""
+        wanted = most if self.usual is None else min(most, max(least, PATIENCE * self.usual))
+        return min(wanted, self._longest)
 
     def note(self, seconds: float) -> None:
         """Remember how long a small answer took, whole, for what is usual."""

@@ -70,7 +70,9 @@ def test_stopped_decode_worker_is_found(accept: Accept, stopped_decode_worker: i
     assert run.verdict == "REJECTED"
     hangs = [finding for probe in run.probes("hung") for finding in probe["findings"]]
     assert any(re.search(r"headers after \d+\.\d s, then nothing for \d+\.\d s", str(hang)) for hang in hangs)
-    # the hang cost its own probe only: every probe has an outcome, and what needs no answer passed
+    # asked directly, prefill alone answers and decode alone doesn't
+    assert [(hang["layer"], hang["sureness"]) for hang in hangs] == [("decode", "shown")]
+    # nothing else was waited for: every probe has an outcome, and what needs no answer passed
     collected = re.search(r"^collected (\d+) items", run.output, re.MULTILINE)
     assert collected
     assert len(run.record["probes"]) == int(collected[1])
