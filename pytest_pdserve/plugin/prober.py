@@ -72,7 +72,7 @@ class Prober:
         gate.close(name)
         if not isinstance(error, ProbeFailure):
             return error
-        return type(error)(replace(error.finding, evidence=(STOPPED, *error.finding.evidence)))
+        return type(error)(replace(error.finding, evidence=(*error.finding.evidence, STOPPED)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
