@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -133,16 +132,13 @@ def test_a_kept_connection_is_tried_where_one_failed(strike: Simulation) -> None
     assert fates(around.through(Through.ENTRY, reused=True)) == {"hung"}
 
 
-def test_a_stopped_and_a_dead_worker_are_told_apart_from_those_that_answer(strike: Simulation) -> None:
-    strike.pause("decode-1")
-    strike.kill("prefill-0")
-    try:
-        began = time.monotonic()
-        around = surroundings(strike, still_open=True)
-        assert time.monotonic() - began < 20
-    finally:
-        strike.resume("decode-1")
-        strike.restart("prefill-0")
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+def test_a_stopped_and_a_dead_worker_are_told_apart_from_those_that_answer(dialect: str) -> None:
+    # a deployment of its own: failures open its router's breakers for a minute
+    with start(dialect=dialect, proxy=True, decode=2) as own:
+        own.pause("decode-1")
+        own.kill("prefill-0")
+        around = surroundings(own, still_open=True)
     found = {each.name: (each.reached, bool(each.readings)) for each in around.watched}
     assert found["decode 1"] == (True, True)
     assert found["decode 2"] == (False, False)

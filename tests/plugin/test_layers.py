@@ -12,17 +12,12 @@ import pytest
         ("vllm", "transfer-stuck", "settle", "KV transfer", "shown"),
         ("sglang", "bootstrap-stuck", "settle", "KV transfer", "shown"),
         ("sglang", "decode-hang-midstream=2", "settle", "decode", "shown"),
-        ("vllm", "decode-hang-midstream=2", "settle", "decode", "shown"),
         ("sglang", "hang-before-headers=role=router", "settle", "router", "shown"),
-        ("vllm", "hang-before-headers=role=router", "settle", "router", "shown"),
         ("vllm", "hang-before-headers=role=decode", "settle", "decode", "shown"),
         ("vllm", "hang-before-headers=role=prefill", "settle", "prefill", "shown"),
         ("sglang", "decode-stopped", "settle", "decode", "shown"),
-        ("sglang", "prefill-stopped", "settle", "prefill", "shown"),
         ("vllm", "decode-dead", "settle", "decode", "shown"),
-        ("vllm", "prefill-dead", "settle", "prefill", "shown"),
         ("sglang", "hang-midstream=1,role=proxy --proxy", "settle", "proxy", "shown"),
-        ("vllm", "hang-midstream=1,role=proxy --proxy", "settle", "proxy", "shown"),
         ("vllm", "reset-midstream=1,role=router", "short_answers", "router", "shown"),
         ("vllm", "error-event=1", "short_answers", "decode", "shown"),
     ],
@@ -35,7 +30,6 @@ def test_the_layer_is_named(run, dialect, fault, probe, layer, sureness):
     assert [(found["layer"], found["sureness"]) for found in findings] == [(layer, sureness)], ran.out
 
 
-@pytest.mark.parametrize("share", [0.3, 0.6])
 @pytest.mark.parametrize(
     ("dialect", "fault", "layer"),
     [
@@ -45,10 +39,10 @@ def test_the_layer_is_named(run, dialect, fault, probe, layer, sureness):
         ("sglang", "transfer-stuck", "KV transfer"),
     ],
 )
-def test_a_fault_of_some_requests_is_never_pinned_on_another_layer(run, dialect, fault, layer, share):
+def test_a_fault_of_some_requests_is_never_pinned_on_another_layer(run, dialect, fault, layer):
     run.write("pdserve.toml", "[sim]\nlimits.deadline = 1.5\n")
     separator = "," if "=" in fault else "="
-    arguments = f"--proxy --dialect {dialect} --fault {fault}{separator}share={share} --seed 5"
+    arguments = f"--proxy --dialect {dialect} --fault {fault}{separator}share=0.5 --seed 5"
     ran = run("--pd-target=sim", f"--pd-sim={arguments}", "-k", "short_answers", "--pd-keep-going")
     findings = [finding for each in ran.record["probes"] for finding in each["findings"]]
     assert findings, ran.out
