@@ -92,10 +92,6 @@ class Observer:
         """The services that it looks at."""
         return self._target.services
 
-    async def look(self) -> tuple[ServiceState, ...]:
-        """How every service answers right now, all asked at the same time."""
-        return tuple(await asyncio.gather(*(self.state(service) for service in self._target.services)))
-
     async def state(self, service: Service, *, deadline: float = LOOK) -> ServiceState:
         """How one service answers on the first of its engine's paths that it knows, within `deadline` seconds.
 
