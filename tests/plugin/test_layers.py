@@ -34,7 +34,6 @@ def test_the_layer_is_named(run, dialect, fault, probe, layer, sureness):
     ("dialect", "fault", "layer"),
     [
         ("vllm", "hang-before-headers=role=decode", "decode"),
-        ("sglang", "hang-before-headers=role=decode", "decode"),
         ("vllm", "reset-midstream=1,role=decode", "decode"),
         ("sglang", "transfer-stuck", "KV transfer"),
     ],
