@@ -38,6 +38,8 @@ class Watched:
     reached: bool
     """Whether any answer came, with whatever status."""
     readings: tuple[Reading, ...] = ()
+    current: bool = True
+    """Whether its gauges tell of the moment; else what stands still in them may only not have been written anew."""
 
     def now(self, meaning: Meaning) -> float | None:
         """The latest value; None where it is unknown."""

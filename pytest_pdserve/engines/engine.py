@@ -65,6 +65,8 @@ class Engine:
         default_factory=lambda: {Meaning.STARTED_AT: (STARTED,)}
     )
     """What a worker's metrics mean: for each meaning the names that versions have given it, the newest first."""
+    gauges_current: bool = True
+    """Whether its gauges tell of the very moment at which they are read."""
     handoff: Handoff | None = None
     """How a prefill and a decode can be asked directly; None where that isn't known."""
     blames: Mapping[str, str] = field(default_factory=dict)

@@ -54,6 +54,8 @@ SGLANG: Final = Engine(
         VersionSource(at="worker", path="/get_server_info", keys=("version",)),
     ),
     metrics=_METRICS,
+    # Its scheduler writes them every 40 decode steps (decode_log_interval), and every 30 s when idle.
+    gauges_current=False,
     handoff=Handoff.ROOM,
     blames={
         "Prefill bootstrap failed": "KV transfer",

@@ -165,6 +165,7 @@ class Observer:
             seconds=state.seconds,
             reached=state.status is not None,
             readings=tuple(reading for reading in read if reading.values),
+            current=self._engine.gauges_current,
         )
 
     async def surroundings(

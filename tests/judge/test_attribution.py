@@ -331,6 +331,26 @@ def test_where_nothing_decides_no_layer_is_named(symptom, around):
     assert (found.layer, found.sureness, found.rule) == (None, "open", "")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decode makes no token",
+        "decode waits although nothing runs",
+        "KV on its way",
+        "bootstrap",
+        "prompts wait",
+        "kept connections through a proxy",
+    ],
+)
+def test_gauges_that_may_be_old_show_nothing_for_sure(name):
+    symptom, around, rule, layer, sureness = CASES[name]
+    assert sureness == "shown"
+    old = replace(around, watched=tuple(replace(each, current=False) for each in around.watched))
+    found = attribute(symptom, old)
+    assert (found.rule, found.layer, found.sureness) == (rule, layer, Sureness.LIKELY)
+    assert found.would_decide
+
+
 def test_two_sure_rules_that_disagree_leave_neither_sure():
     stuck = worker(Role.DECODE, {Meaning.RUNNING: 1})
     found = attribute(PROXIED, Surroundings(watched=(IDLE[0], stuck), hops=ENTRY_HANGS + ROUTER_ANSWERS))

@@ -8,10 +8,10 @@ import pytest
 @pytest.mark.parametrize(
     ("dialect", "fault", "probe", "layer", "sureness"),
     [
-        ("sglang", "transfer-stuck", "settle", "KV transfer", "shown"),
+        ("sglang", "transfer-stuck", "settle", "KV transfer", "likely"),
         ("vllm", "transfer-stuck", "settle", "KV transfer", "shown"),
-        ("sglang", "bootstrap-stuck", "settle", "KV transfer", "shown"),
-        ("sglang", "decode-hang-midstream=2", "settle", "decode", "shown"),
+        ("sglang", "bootstrap-stuck", "settle", "KV transfer", "likely"),
+        ("sglang", "decode-hang-midstream=2", "settle", "decode", "likely"),
         ("sglang", "hang-before-headers=role=router", "settle", "router", "shown"),
         ("vllm", "hang-before-headers=role=decode", "settle", "decode", "shown"),
         ("vllm", "hang-before-headers=role=prefill", "settle", "prefill", "shown"),

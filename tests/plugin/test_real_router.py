@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pytest_pdserve.sim.launch import start
 from pytest_pdserve.sim.plan import Role
 
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("sglang_router") is None, reason="sglang-router is not installed"
+    not sys.platform.startswith("linux"), reason="sglang-router is there for Linux only"
 )
 START_S = 60.0
 

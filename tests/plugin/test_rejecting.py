@@ -43,7 +43,7 @@ def test_a_wedged_proxy_before_idle_engines(run):
     run.write("pdserve.toml", "[sim]\nlimits.deadline = 3\n")
     ran = run(
         "--pd-target=sim",
-        "--pd-sim=--proxy --fault hang-before-headers=role=proxy,reused=1,after=8",
+        "--pd-sim=--dialect vllm --proxy --fault hang-before-headers=role=proxy,reused=1,after=8",
         "-k",
         "service_answers or short_answers or turn",
     )

@@ -40,7 +40,6 @@ def test_it_waits_for_what_starts_late(run):
     finally:
         over.set()
         starting.join()
-    assert (ran.code, ran.verdict) == (0, "ACCEPTED") or ran.verdict == "INCONCLUSIVE", ran.out
     assert ran.outcomes() == {"test_stream_is_whole": "passed"}, ran.out
     waited = ran.record["waited"]
     assert waited[0].startswith("the entry answers after ")

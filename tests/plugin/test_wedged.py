@@ -22,7 +22,7 @@ def test_what_follows_a_wedge_is_not_run(run, workers):
     assert reason.startswith(f"the deployment is wedged since suites/health/test_short_answers.py::{BY} (")
     (finding,) = (finding for probe in ran.record["probes"] for finding in probe["findings"])
     assert finding["evidence"][-1] == "the deployment stopped answering after this probe"
-    assert (finding["layer"], finding["sureness"]) == ("KV transfer", "shown")
+    assert (finding["layer"], finding["sureness"]) == ("KV transfer", "likely")
     later = [name for name, outcome in outcomes.items() if outcome == "not run"]
     assert len(later) == 9
     assert sum(len(probe["replies"]) for probe in ran.record["probes"]) <= 10

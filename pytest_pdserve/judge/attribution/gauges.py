@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_pdserve.engines import Meaning
@@ -12,6 +13,8 @@ from pytest_pdserve.target import Role
 from pytest_pdserve.units import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_pdserve.evidence import Surroundings, Watched
     from pytest_pdserve.judge.attribution.symptom import Symptom
 
@@ -58,6 +61,20 @@ def shows(worker: Watched) -> str:
         parts.append(f"KV {usage:.0%} full")
     over = f" in {seconds(last.at - first.at)}" if last is not first else ""
     return f"{worker.name}: {', '.join(parts)}{over}" if parts else f"{worker.name}: shows no gauges"
+
+
+def current(around: Surroundings) -> bool:
+    """Whether the gauges of every prefill and decode tell of the moment."""
+    return all(worker.current for worker in around.of(Role.PREFILL) + around.of(Role.DECODE))
+
+
+def _as_sure_as_gauges(said: Conclusion, around: Surroundings) -> Conclusion:
+    """What follows from gauges is shown only where they tell of the moment."""
+    if current(around) or said.sureness is not Sureness.SHOWN:
+        return said
+    return replace(
+        said, sureness=Sureness.LIKELY, would_decide="its log: the engine's gauges may be 30 s old"
+    )
 
 
 def _stands(worker: Watched, meaning: Meaning) -> bool:
@@ -191,47 +208,57 @@ def _full(worker: Watched) -> bool:
     return (worker.now(Meaning.KV_USAGE) or 0) >= FULL
 
 
+def _capped(
+    judge: Callable[[Symptom, Surroundings], Conclusion | None],
+) -> Callable[[Symptom, Surroundings], Conclusion | None]:
+    def judged(symptom: Symptom, around: Surroundings) -> Conclusion | None:
+        said = judge(symptom, around)
+        return None if said is None else _as_sure_as_gauges(said, around)
+
+    return judged
+
+
 GAUGE_RULES: Final = (
     Rule(
         name="decode stands still",
         needs="decode's running requests and generated tokens, twice",
         concludes="decode, when requests run and no token is made",
-        judge=_decode_still,
+        judge=_capped(_decode_still),
     ),
     Rule(
         name="capacity",
         needs="KV usage and queues",
         concludes="the worker whose KV memory is full while requests queue for it",
-        judge=_capacity,
+        judge=_capped(_capacity),
     ),
     Rule(
         name="transfer stuck",
         needs="the transfer queues of prefill and decode, twice",
         concludes="KV transfer, when requests stay in them",
-        judge=_transfer_stuck,
+        judge=_capped(_transfer_stuck),
     ),
     Rule(
         name="bootstrap stuck",
         needs="the bootstrap queues of prefill and decode, twice",
         concludes="KV transfer, when requests stay in them",
-        judge=_bootstrap_stuck,
+        judge=_capped(_bootstrap_stuck),
     ),
     Rule(
         name="decode doesn't begin",
         needs="decode's waiting, running and transferring requests, twice",
         concludes="decode, when requests with their KV wait and nothing runs",
-        judge=_decode_waits,
+        judge=_capped(_decode_waits),
     ),
     Rule(
         name="prefill stands still",
         needs="prefill's queue and computed tokens, twice",
         concludes="prefill, when prompts are there and none is computed",
-        judge=_prefill_stuck,
+        judge=_capped(_prefill_stuck),
     ),
     Rule(
         name="upstream of the engines",
         needs="the gauges of every prefill and decode, twice",
         concludes="the entry, when nothing runs while the request is open",
-        judge=_upstream,
+        judge=_capped(_upstream),
     ),
 )

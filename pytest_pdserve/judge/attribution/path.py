@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_pdserve.evidence import Through
 from pytest_pdserve.judge.attribution.conclusion import Conclusion, Rule
-from pytest_pdserve.judge.attribution.gauges import idle
+from pytest_pdserve.judge.attribution.gauges import current, idle
 from pytest_pdserve.judge.attribution.symptom import Kind, Layer
 from pytest_pdserve.judge.attribution.ways import ENOUGH, Fate, fate, told, way
 from pytest_pdserve.judge.probe import Sureness
@@ -45,16 +45,17 @@ def _reuse(symptom: Symptom, around: Surroundings) -> Conclusion | None:
     if fate(symptom, around, fresh) is not Fate.GOOD or fate(symptom, around, reused) is not Fate.BAD:
         return None
     quiet = idle(around)
+    sure = quiet and current(around)
     return Conclusion(
         layer=symptom.entry,
-        sureness=Sureness.SHOWN if quiet else Sureness.LIKELY,
+        sureness=Sureness.SHOWN if sure else Sureness.LIKELY,
         because=(
             f"on new connections to the {symptom.entry} it goes well, on a kept one it doesn't",
             told(fresh, "on new connections"),
             told(reused, "on a kept connection"),
             *(["prefill and decode ran nothing meanwhile"] if quiet else []),
         ),
-        would_decide="" if quiet else "the gauges of prefill and decode while a kept connection hangs",
+        would_decide="" if sure else "the gauges of prefill and decode while a kept connection hangs",
     )
 
 
