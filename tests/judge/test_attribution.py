@@ -11,6 +11,7 @@ from pytest_pdserve.evidence import Hop, Reading, Surroundings, Through, Watched
 from pytest_pdserve.judge import Sureness
 from pytest_pdserve.judge.attribution import RULES, Kind, Layer, Pace, Symptom, attribute
 from pytest_pdserve.judge.attribution.plateaus import plateau
+from pytest_pdserve.judge.attribution.ways import Fate, fate
 from pytest_pdserve.target import Role
 
 HUNG = Symptom(kind=Kind.HUNG, seconds=30, waited_for="headers", lag=0.002)
@@ -349,6 +350,11 @@ def test_gauges_that_may_be_old_show_nothing_for_sure(name):
     found = attribute(symptom, old)
     assert (found.rule, found.layer, found.sureness) == (rule, layer, Sureness.LIKELY)
     assert found.would_decide
+
+
+def test_canaries_that_fare_differently_on_one_way_are_neither_good_nor_bad():
+    mixed = ENTRY_HANGS[:1] + ENTRY_ANSWERS[:1]
+    assert fate(HUNG, Surroundings(hops=mixed), mixed) is Fate.MIXED
 
 
 def test_two_sure_rules_that_disagree_leave_neither_sure():

@@ -73,7 +73,8 @@ def test_auto_calls_what_is_asked_for(either: Simulation) -> None:
 
 
 def test_auto_leaves_alone_what_is_not(either: Simulation) -> None:
-    for text in ("Repeat this: hello", "Do not call get_weather. Repeat this: hello"):
+    refused = 'Do not call get_weather with {"city": "Oslo"}. Repeat this: hello'
+    for text in ("Repeat this: hello", "Do not call get_weather. Repeat this: hello", refused):
         answer = ask(either, text)
         assert (calls_of(answer), answer.text, finish(answer)) == ([], "hello", "stop")
 
