@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from starlette.requests import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from pytest_pdserve.sim.faults.base import Outputs
     from pytest_pdserve.sim.plan import Plan, Service
@@ -51,6 +53,8 @@ class Worker(ABC):
         self._prefill = PrefillEngine(plan, model, self._faults, self._tally)
         self._decode = DecodeEngine(plan, model, self._faults, self._tally)
         self._metrics = CollectorRegistry()
+        self._open = 0
+        """Requests for answers that are open: counted as they come, since an engine seats them only later."""
 
     @abstractmethod
     def _own_routes(self) -> list[Route]:
@@ -64,6 +68,7 @@ class Worker(ABC):
         """The ASGI application."""
         return Starlette(
             lifespan=self._lifespan,
+            middleware=[Middleware(self._counting)],
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/completions", self._completions, methods=["POST"]),
@@ -74,6 +79,19 @@ class Worker(ABC):
                 control_route(self._faults),
             ],
         )
+
+    def _counting(self, app: ASGIApp) -> ASGIApp:
+        """The application, counting the requests for answers that are open."""
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            counts = scope["type"] == "http" and scope["path"].endswith("/completions")
+            self._open += counts
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._open -= counts
+
+        return counted
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -117,7 +135,7 @@ class Worker(ABC):
             turn=count_turns(ask.prompt),
             reused=connection.reused,
             pair=self._pair(ask),
-            concurrency=sum(self._tally.stages.values()) + 1,
+            concurrency=self._open,
             prompt_tokens=len(ask.prompt),
             disconnect=connection.reset,
         )

@@ -161,4 +161,4 @@ def test_closing_ends_the_loop_thread() -> None:
     with running(fine) as (run, _):
         pass
     with pytest.raises(RuntimeError, match="closed"):
-        run.loop.run(run.observer.look, bound=1)
+        run.loop.run(run.observer.watch, bound=1)
